@@ -1,0 +1,287 @@
+// Package v1 holds the wire types of Sluice's HTTP API, version 1.
+//
+// Field names are snake_case, times are RFC 3339, durations are integers whose
+// name ends in their unit. Unknown request fields are refused. Types here hold no
+// secret except TokenResponse.AccessToken and are safe to store and to log.
+package v1
+
+import (
+	"encoding/json"
+	"time"
+)
+
+// Target names one physical table path.
+type Target struct {
+	Database  string `json:"database"`
+	Table     string `json:"table"`
+	Partition string `json:"partition,omitempty"`
+}
+
+// String prints database.table or database.table/partition.
+func (t Target) String() string {
+	s := t.Database + "." + t.Table
+	if t.Partition != "" {
+		s += "/" + t.Partition
+	}
+	return s
+}
+
+// BeginRequest is the body of POST /v1/sessions.
+type BeginRequest struct {
+	Target Target `json:"target"`
+	// SubmissionID is the caller's idempotency key, unique per caller and target:
+	// the same one again returns the same session. 1–128 printable ASCII bytes.
+	SubmissionID string `json:"submission_id"`
+	// BuildTimeoutMS bounds the build; 0 means the server's default (24 h).
+	BuildTimeoutMS int64 `json:"build_timeout_ms,omitempty"`
+}
+
+// BeginResponse answers POST /v1/sessions: 201 for a new session, 200 for one that
+// the submission id had begun before. Context is absent once the session ended.
+type BeginResponse struct {
+	Session Session       `json:"session"`
+	Context *BuildContext `json:"context,omitempty"`
+}
+
+// BuildContext is the immutable description of a frozen target: everything a
+// builder needs and no credential. It may be stored and shipped anywhere.
+type BuildContext struct {
+	Version int    `json:"version"` // 1
+	Handle  Handle `json:"handle"`
+	Epoch   int64  `json:"epoch"`
+
+	SchemaID     int32           `json:"schema_id"`
+	Table        json.RawMessage `json:"table"`         // Fluss table descriptor JSON
+	CreatedTime  int64           `json:"created_time"`  // ms
+	ModifiedTime int64           `json:"modified_time"` // ms
+	// RemoteDataDir is the root URI below which every path of the load lies.
+	RemoteDataDir string  `json:"remote_data_dir"`
+	SnapshotIDs   []int64 `json:"snapshot_ids"` // position = bucket number
+	Plan          Plan    `json:"plan"`
+}
+
+// Handle names a load of one physical table.
+type Handle struct {
+	Target      Target `json:"target"`
+	TableID     int64  `json:"table_id"`
+	PartitionID *int64 `json:"partition_id,omitempty"`
+	BulkLoadID  string `json:"bulk_load_id"` // the session id
+}
+
+// Plan says where files go; paths are absolute URIs. See the design of hand-over.
+type Plan struct {
+	UploadRoot   string `json:"upload_root"`
+	FinalRoot    string `json:"final_root"`
+	ManifestPath string `json:"manifest_path"`
+	Publication  string `json:"publication"`
+	HandOver     string `json:"hand_over"`
+	LogOffset    string `json:"log_offset"` // "zero", "row_count" or "caller"
+}
+
+// ObjectRef names an object with its length and digest.
+type ObjectRef struct {
+	Path   string `json:"path"`
+	Length int64  `json:"length"`
+	SHA256 string `json:"sha256"` // 64 lower-case hex digits
+}
+
+// BucketFiles is the result of building one bucket.
+type BucketFiles struct {
+	BulkLoadID string    `json:"bulk_load_id"`
+	BucketID   int       `json:"bucket_id"`
+	Metadata   ObjectRef `json:"metadata"` // the bucket's _METADATA
+	Rows       int64     `json:"rows"`
+	Bytes      int64     `json:"bytes"`
+}
+
+// Session is the state of a bulk load.
+type Session struct {
+	ID               string     `json:"id"`
+	SubmissionID     string     `json:"submission_id,omitempty"`
+	Target           Target     `json:"target"`
+	Epoch            int64      `json:"epoch"`
+	State            string     `json:"state"` // BEGUN COMMITTING COMMITTED ABORTED
+	Phase            string     `json:"phase"`
+	Buckets          int        `json:"buckets"`
+	Creator          string     `json:"creator"` // subject
+	Created          time.Time  `json:"created"`
+	Updated          time.Time  `json:"updated"`
+	BuildDeadline    time.Time  `json:"build_deadline"`
+	DecisionDeadline *time.Time `json:"decision_deadline,omitempty"`
+	ResultExpires    *time.Time `json:"result_expires,omitempty"`
+	Manifest         *ObjectRef `json:"manifest,omitempty"`
+	ValidationError  string     `json:"validation_error,omitempty"`
+	Stats            *Stats     `json:"stats,omitempty"`
+	AbortReason      string     `json:"abort_reason,omitempty"`
+	AbortMessage     string     `json:"abort_message,omitempty"`
+	// TokensLiveUntil is set on ended sessions: until when a token issued earlier
+	// still verifies by signature (every use of it is refused already).
+	TokensLiveUntil *time.Time `json:"tokens_live_until,omitempty"`
+}
+
+// Stats sums up a committed manifest.
+type Stats struct {
+	Rows  int64 `json:"rows"` // -1 when the table keeps no row counts
+	Files int64 `json:"files"`
+	Bytes int64 `json:"bytes"`
+}
+
+// SessionList is a page of GET /v1/sessions; Next continues it (?after=).
+type SessionList struct {
+	Sessions []Session `json:"sessions"`
+	Next     string    `json:"next,omitempty"`
+}
+
+// HeartbeatRequest, CommitRequest and AbortRequest carry the caller's epoch.
+type HeartbeatRequest struct {
+	Epoch int64 `json:"epoch"`
+}
+
+// CommitRequest freezes and commits. A nil Manifest goes on with one frozen before.
+type CommitRequest struct {
+	Epoch    int64      `json:"epoch"`
+	Manifest *ObjectRef `json:"manifest,omitempty"`
+}
+
+// AbortRequest gives a load up.
+type AbortRequest struct {
+	Epoch int64 `json:"epoch"`
+}
+
+// TokenResponse is RFC 8693 section 2.2.1.
+type TokenResponse struct {
+	AccessToken     string `json:"access_token"`
+	IssuedTokenType string `json:"issued_token_type"`
+	TokenType       string `json:"token_type"` // Bearer
+	ExpiresIn       int64  `json:"expires_in"` // seconds
+	Scope           string `json:"scope"`
+}
+
+// TokenError is RFC 6749 section 5.2, with our decision id.
+type TokenError struct {
+	Code        string `json:"error"`
+	Description string `json:"error_description,omitempty"`
+	DecisionID  string `json:"decision_id,omitempty"`
+}
+
+// Introspection is RFC 7662; an inactive token has Active false and nothing else.
+type Introspection struct {
+	Active     bool     `json:"active"`
+	Scope      string   `json:"scope,omitempty"`
+	Subject    string   `json:"sub,omitempty"`
+	Issuer     string   `json:"iss,omitempty"`
+	Audience   []string `json:"aud,omitempty"`
+	Expires    int64    `json:"exp,omitempty"`
+	IssuedAt   int64    `json:"iat,omitempty"`
+	NotBefore  int64    `json:"nbf,omitempty"`
+	ID         string   `json:"jti,omitempty"`
+	TokenType  string   `json:"token_type,omitempty"`
+	Session    string   `json:"sid,omitempty"`
+	Epoch      int64    `json:"epoch,omitempty"`
+	Target     *Target  `json:"tgt,omitempty"`
+	Policy     string   `json:"pol,omitempty"`
+	DecisionID string   `json:"did,omitempty"`
+}
+
+// Table describes a registered table.
+type Table struct {
+	Database      string          `json:"database"`
+	Table         string          `json:"table"`
+	TableID       int64           `json:"table_id"`
+	SchemaID      int32           `json:"schema_id"`
+	TableJSON     json.RawMessage `json:"table_json"`
+	CreatedTime   int64           `json:"created_time"`
+	ModifiedTime  int64           `json:"modified_time"`
+	RemoteDataDir string          `json:"remote_data_dir"`
+	// Partitions and Schemas are filled by GET /v1/tables/{db}/{table} only.
+	Partitions []Partition     `json:"partitions,omitempty"`
+	Schemas    []SchemaVersion `json:"schemas,omitempty"`
+}
+
+// Partition is one partition of a table.
+type Partition struct {
+	Name string `json:"partition_name"`
+	ID   int64  `json:"partition_id"`
+}
+
+// SchemaVersion is one entry of a table's schema history.
+type SchemaVersion struct {
+	SchemaID   int32           `json:"schema_id"`
+	SchemaJSON json.RawMessage `json:"schema_json"`
+}
+
+// CreateTableRequest is the body of POST /v1/tables.
+type CreateTableRequest struct {
+	Database  string          `json:"database"`
+	Table     string          `json:"table"`
+	TableJSON json.RawMessage `json:"table_json"`
+}
+
+// CreatePartitionRequest is the body of POST /v1/tables/{db}/{table}/partitions.
+type CreatePartitionRequest struct {
+	Partition string `json:"partition_name"`
+}
+
+// TableList is the answer of GET /v1/tables.
+type TableList struct {
+	Tables []Table `json:"tables"`
+}
+
+// KVSnapshots is the answer of GET /v1/tables/{db}/{table}/snapshots/kv[?partition=].
+type KVSnapshots struct {
+	Target      Target       `json:"target"`
+	TableID     int64        `json:"table_id"`
+	PartitionID *int64       `json:"partition_id,omitempty"`
+	Buckets     int          `json:"buckets"`
+	Snapshots   []KVSnapshot `json:"snapshots"` // buckets without a snapshot are absent
+}
+
+// KVSnapshot names one KV snapshot of a bucket.
+type KVSnapshot struct {
+	BucketID     int    `json:"bucket_id"`
+	SnapshotID   int64  `json:"snapshot_id"`
+	LogOffset    int64  `json:"log_offset"`
+	MetadataPath string `json:"metadata_path"`
+}
+
+// KVSnapshotMetadata is the answer of …/snapshots/kv/{bucket}/{id}.
+type KVSnapshotMetadata struct {
+	BucketID   int             `json:"bucket_id"`
+	SnapshotID int64           `json:"snapshot_id"`
+	LogOffset  int64           `json:"log_offset"`
+	RowCount   *int64          `json:"row_count,omitempty"`
+	Files      []KVFile        `json:"files"`
+	Metadata   json.RawMessage `json:"metadata"` // the _METADATA object, verbatim
+}
+
+// KVFile is one file of a snapshot.
+type KVFile struct {
+	LocalPath string `json:"local_path"` // RocksDB's file name
+	Path      string `json:"path"`       // absolute URI
+	Size      int64  `json:"size"`
+	Shared    bool   `json:"shared"`
+}
+
+// Problem is an RFC 9457 problem document.
+type Problem struct {
+	Type       string `json:"type"` // a URI per code
+	Title      string `json:"title"`
+	Status     int    `json:"status"`
+	Detail     string `json:"detail,omitempty"`
+	Instance   string `json:"instance,omitempty"` // the request id
+	Code       string `json:"code"`               // stable, see openapi.yaml
+	DecisionID string `json:"decision_id,omitempty"`
+	// Reasons are policy reason codes.
+	Reasons []string `json:"reasons,omitempty"`
+}
+
+// Media types and fixed strings of the token endpoint (RFC 8693).
+const (
+	GrantTypeTokenExchange = "urn:ietf:params:oauth:grant-type:token-exchange"
+	TokenTypeJWT           = "urn:ietf:params:oauth:token-type:jwt"
+	TokenTypeAccessToken   = "urn:ietf:params:oauth:token-type:access_token"
+	// ResourceSession prefixes the resource parameter that names a session, and
+	// ResourceTarget the one that names a target for reading (db.table[/partition]).
+	ResourceSession = "urn:sluice:session:"
+	ResourceTarget  = "urn:sluice:target:"
+)

@@ -1,0 +1,130 @@
+// Package target defines what a session does to the world. A driver freezes a
+// target at Begin, wins the decision, and publishes committed files; drivers live
+// in subpackages (directory: a warehouse without a cluster).
+//
+// Every step may be repeated: a broker that died is replaced by one that calls the
+// same method with the same record.
+package target
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/fluss-sluice/sluice/internal/objstore"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+// Capabilities are facts about a driver that shape a session's plan.
+type Capabilities struct {
+	Name        string           // "directory", "fluss"
+	LogOffset   string           // session.Plan.LogOffset
+	Publication string           // session.Plan.Publication
+	HandOver    session.HandOver // what the driver assumes between freeze and publication
+}
+
+// Table is a table as the driver knows it.
+type Table struct {
+	Database   string          `json:"database"`
+	Name       string          `json:"table"`
+	ID         int64           `json:"table_id"`
+	SchemaID   int32           `json:"schema_id"`
+	Descriptor json.RawMessage `json:"table_json"`    // Fluss table descriptor JSON
+	Created    int64           `json:"created_time"`  // ms
+	Modified   int64           `json:"modified_time"` // ms
+	RemoteDir  string          `json:"remote_data_dir"`
+}
+
+// Partition is one partition of a table.
+type Partition struct {
+	Name string `json:"partition_name"`
+	ID   int64  `json:"partition_id"`
+}
+
+// Resolved is a target before it is fenced.
+type Resolved struct {
+	Table     Table
+	Partition *Partition
+	// Epoch is the highest epoch the target has seen; the next session takes Epoch+1.
+	Epoch int64
+}
+
+// Frozen is a fenced, empty target: what EventReady writes into the record.
+type Frozen struct {
+	Table       Table
+	Partition   *Partition
+	SnapshotIDs []int64 // position = bucket
+	Plan        session.Plan
+}
+
+// Snapshot names one KV snapshot of a bucket.
+type Snapshot struct {
+	Bucket       int    `json:"bucket_id"`
+	ID           int64  `json:"snapshot_id"`
+	LogOffset    int64  `json:"log_offset"`
+	MetadataPath string `json:"metadata_path"` // absolute URI
+}
+
+// Driver is one kind of target. Methods are safe for concurrent use; errors wrap
+// the kinds of package session.
+type Driver interface {
+	Capabilities() Capabilities
+
+	// Resolve describes a target. It has no side effect. Missing tables and
+	// partitions are session.ErrTargetNotFound; tables that must not be bulk
+	// loaded are session.ErrTargetRefused with the reason.
+	Resolve(ctx context.Context, t session.Target) (Resolved, error)
+
+	// Begin fences the target for the session (epoch and id from s), proves it
+	// empty and freezes it. Idempotent per session id. session.ErrTargetOwned
+	// when another session holds the fence, session.ErrTargetNotEmpty when there
+	// is content, session.ErrStaleEpoch when the fence is at or above s.Epoch.
+	Begin(ctx context.Context, s session.Session) (Frozen, error)
+
+	// Decide wins the commit decision in the fence, before the store records it.
+	// Idempotent; session.ErrStaleEpoch or ErrEnded when the fence has moved on.
+	Decide(ctx context.Context, s session.Session) error
+
+	// Publish makes every bucket visible at once. Forward only, idempotent.
+	Publish(ctx context.Context, s session.Session) error
+
+	// Abort gives the target back. Idempotent; ErrWrongState once decided.
+	Abort(ctx context.Context, s session.Session) error
+
+	// Objects is the store behind a session's remote directory, and Key turns an
+	// absolute URI below remoteDir into a key of it.
+	Objects() objstore.Store
+	Key(uri string) (string, error)
+}
+
+// Catalog lists and changes tables, for drivers that own theirs.
+type Catalog interface {
+	CreateTable(ctx context.Context, database, table string, descriptor json.RawMessage) (Table, error)
+	DropTable(ctx context.Context, database, table string) error
+	GetTable(ctx context.Context, database, table string) (Table, error)
+	ListTables(ctx context.Context, database string) ([]Table, error) // "" = every database
+	CreatePartition(ctx context.Context, database, table, partition string) (Partition, error)
+	DropPartition(ctx context.Context, database, table, partition string) error
+	ListPartitions(ctx context.Context, database, table string) ([]Partition, error)
+	// Schema returns one schema of a table's history as Fluss schema JSON.
+	Schema(ctx context.Context, database, table string, schemaID int32) (json.RawMessage, error)
+	Schemas(ctx context.Context, database, table string) ([]SchemaVersion, error)
+}
+
+// SchemaVersion is one entry of a table's schema history.
+type SchemaVersion struct {
+	ID   int32           `json:"schema_id"`
+	JSON json.RawMessage `json:"schema_json"`
+}
+
+// Snapshots reads published KV snapshots.
+type Snapshots interface {
+	// LatestKVSnapshots returns the newest visible snapshot of each bucket;
+	// buckets without one are absent.
+	LatestKVSnapshots(ctx context.Context, t session.Target) (Resolved, []Snapshot, error)
+	// KVSnapshotMetadata returns the verbatim _METADATA of one visible snapshot.
+	KVSnapshotMetadata(ctx context.Context, t session.Target, bucket int, snapshotID int64) (json.RawMessage, error)
+}
+
+// Now is the clock type drivers take.
+type Now func() time.Time
