@@ -1,0 +1,46 @@
+# The two commands a new user needs are `make demo` and `make test`. Both need Go
+# and make only; everything builds without a C compiler.
+
+export CGO_ENABLED ?= 0
+GO      ?= go
+BIN     := bin
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS := -s -w -X main.version=$(VERSION)
+
+.PHONY: all build demo test test-race bench lint fuzz clean help
+
+all: build
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+build: ## build bin/sluiced and bin/sluice
+	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
+
+demo: build ## load 135,233 places through a real sluiced and read them back (DEMO_DIR=path KEEP=1 keep its files)
+	$(GO) run ./test/demo -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
+
+test: ## run every test; those that need a missing tool say so and are skipped
+	$(GO) test ./...
+
+test-race: ## the same under the race detector (needs a C compiler)
+	CGO_ENABLED=1 $(GO) test -race ./...
+
+bench: ## the benchmarks, each with its limit in the same run
+	$(GO) run ./test/bench
+
+FUZZTIME ?= 20s
+fuzz: ## fuzz every target for FUZZTIME
+	@set -e; for pkg in $$($(GO) list ./...); do \
+	  for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	    echo "== $$pkg $$f"; $(GO) test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) $$pkg; done; done
+
+lint: ## gofmt, go vet, staticcheck and the default policy's own checks
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+	$(GO) run ./cmd/sluice policy check policy/rego
+	$(GO) run ./cmd/sluice policy fmt policy/rego --diff
+
+clean: ## remove what the other targets made
+	rm -rf $(BIN) demo-data
