@@ -167,7 +167,8 @@ func (d *demo) refused(ctx context.Context, buildContext string) error {
 }
 
 // compare reads both files whole and counts rows that are missing, doubled or
-// different. Numbers are compared as numbers, an empty field is null in both.
+// different. Coordinates are compared as numbers, everything else as text; an empty
+// field is null in both.
 func compare(input, back string) (rows, read, differences int, err error) {
 	want, header, err := load(input)
 	if err != nil {
@@ -182,7 +183,7 @@ func compare(input, back string) (rows, read, differences int, err error) {
 	}
 	for id, w := range want {
 		g, ok := got[id]
-		if !ok || !equal(w, g) {
+		if !ok || !equal(header, w, g) {
 			differences++
 		}
 	}
@@ -194,10 +195,16 @@ func compare(input, back string) (rows, read, differences int, err error) {
 	return len(want), len(got), differences, nil
 }
 
-func equal(a, b []string) bool {
+// fractions are the columns whose numbers may be written in several ways.
+var fractions = map[string]bool{"lat": true, "lon": true}
+
+func equal(header, a, b []string) bool {
 	for i := range a {
 		if a[i] == b[i] {
 			continue
+		}
+		if !fractions[header[i]] {
+			return false
 		}
 		x, errX := strconv.ParseFloat(a[i], 64)
 		y, errY := strconv.ParseFloat(b[i], 64)
