@@ -162,6 +162,8 @@ type TokenError struct {
 	Code        string `json:"error"`
 	Description string `json:"error_description,omitempty"`
 	DecisionID  string `json:"decision_id,omitempty"`
+	// Reasons are policy reason codes.
+	Reasons []string `json:"reasons,omitempty"`
 }
 
 // Introspection is RFC 7662; an inactive token has Active false and nothing else.
@@ -226,6 +228,14 @@ type CreatePartitionRequest struct {
 type TableList struct {
 	Tables []Table `json:"tables"`
 }
+
+// PartitionList is the answer of GET /v1/tables/{db}/{table}/partitions.
+type PartitionList struct {
+	Partitions []Partition `json:"partitions"`
+}
+
+// SnapshotLatest stands for the newest snapshot in …/snapshots/kv/{bucket}/{id}.
+const SnapshotLatest = "latest"
 
 // KVSnapshots is the answer of GET /v1/tables/{db}/{table}/snapshots/kv[?partition=].
 type KVSnapshots struct {

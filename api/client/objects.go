@@ -1,0 +1,328 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/internal/objstore"
+	"github.com/fluss-sluice/sluice/session/credential"
+)
+
+// Objects reads and writes objects through the broker's gateway. It implements
+// objstore.Reader and objstore.Writer; errors carry the objstore kinds.
+type Objects struct {
+	c    *Client
+	ts   TokenSource
+	root string // remote data directory, with a trailing slash
+}
+
+var (
+	_ objstore.Reader = (*Objects)(nil)
+	_ objstore.Writer = (*Objects)(nil)
+)
+
+// Objects is the object store behind remoteDir (BuildContext.RemoteDataDir or
+// Table.RemoteDataDir), reached with ts's tokens.
+func (c *Client) Objects(ts TokenSource, remoteDir string) *Objects {
+	return &Objects{c: c, ts: ts, root: strings.TrimRight(remoteDir, "/") + "/"}
+}
+
+// Key turns an absolute URI below the remote directory into an object key.
+func (o *Objects) Key(uri string) (string, error) {
+	key, ok := strings.CutPrefix(uri, o.root)
+	if !ok {
+		return "", fmt.Errorf("%w: %q does not lie below %q", objstore.ErrInvalidKey, uri, o.root)
+	}
+	if err := objstore.CheckKey(key); err != nil {
+		return "", err
+	}
+	return key, nil
+}
+
+// Put creates an object. The body is sent again after a failure only if it is an
+// io.Seeker. A repeat that finds the object there succeeds when its digest is
+// o.SHA256: then the lost answer was ours, or the same bytes were there before.
+func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
+	if opt.IfMatch != "" {
+		return objstore.Info{}, errors.New("client: the gateway creates objects and replaces none (PutOptions.IfMatch)")
+	}
+	path, err := objectPath(key)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	if opt.MaxSize > 0 && opt.HasSize && opt.Size > opt.MaxSize {
+		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, at most %d", key, objstore.ErrTooLarge, opt.Size, opt.MaxSize)
+	}
+	start, seeker := position(body)
+	var info objstore.Info
+	uncertain := false
+	err = o.c.repeat(ctx, seeker != nil, func() error {
+		if uncertain && seeker != nil {
+			if _, err := seeker.Seek(start, io.SeekStart); err != nil {
+				return fmt.Errorf("put %s: read the body again: %w", key, err)
+			}
+		}
+		var err error
+		info, err = o.putOnce(ctx, path, key, body, opt)
+		if uncertain && opt.SHA256 != "" && errors.Is(err, objstore.ErrExists) {
+			if found, herr := o.headOnce(ctx, path, key); herr == nil && found.SHA256 == opt.SHA256 {
+				info, err = found, nil
+			}
+		}
+		uncertain = uncertain || err != nil
+		return err
+	})
+	return info, err
+}
+
+// position says where a body that can be sent again begins.
+func position(body io.Reader) (int64, io.Seeker) {
+	s, ok := body.(io.Seeker)
+	if !ok {
+		return 0, nil
+	}
+	at, err := s.Seek(0, io.SeekCurrent)
+	if err != nil {
+		return 0, nil
+	}
+	return at, s
+}
+
+func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
+	counted := newCountingReader(body, opt.MaxSize)
+	req, err := o.c.request(ctx, http.MethodPut, path, nil, counted)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	req.ContentLength = -1
+	if opt.HasSize {
+		req.ContentLength = opt.Size
+		if opt.Size == 0 {
+			req.Body = http.NoBody
+		}
+	}
+	req.Header.Set("Content-Type", "application/octet-stream")
+	req.Header.Set("If-None-Match", "*")
+	if opt.SHA256 != "" {
+		req.Header.Set(v1.HeaderContentSHA256, opt.SHA256)
+	}
+	res, sent, err := o.roundTrip(ctx, req)
+	if !sent || req.Body == http.NoBody {
+		_ = counted.Close()
+	}
+	// net/http may read the body after it answered, until it closes it: wait, so
+	// that the caller gets its reader back idle.
+	<-counted.closed
+	if err != nil {
+		if counted.over {
+			return objstore.Info{}, fmt.Errorf("put %s: %w: more than %d bytes", key, objstore.ErrTooLarge, opt.MaxSize)
+		}
+		return objstore.Info{}, err
+	}
+	defer drain(res.Body)
+	info := infoOf(key, res.Header, counted.n)
+	if info.SHA256 == "" {
+		info.SHA256 = opt.SHA256
+	}
+	return info, nil
+}
+
+// Get opens an object from byte off; a negative length reads to the end. A stream
+// that breaks fails the read: open the rest again from where it stopped.
+func (o *Objects) Get(ctx context.Context, key string, off, length int64) (io.ReadCloser, objstore.Info, error) {
+	path, err := objectPath(key)
+	if err != nil {
+		return nil, objstore.Info{}, err
+	}
+	if off < 0 {
+		return nil, objstore.Info{}, fmt.Errorf("get %s: %w: offset %d", key, objstore.ErrRange, off)
+	}
+	var body io.ReadCloser
+	var info objstore.Info
+	err = o.c.repeat(ctx, true, func() error {
+		var err error
+		body, info, err = o.getOnce(ctx, path, key, off, length)
+		return err
+	})
+	return body, info, err
+}
+
+func (o *Objects) getOnce(ctx context.Context, path, key string, off, length int64) (io.ReadCloser, objstore.Info, error) {
+	if length == 0 {
+		// HTTP has no empty range; existence and bounds still count.
+		info, err := o.headOnce(ctx, path, key)
+		if err == nil && off > info.Size {
+			err = fmt.Errorf("get %s: %w: offset %d of %d bytes", key, objstore.ErrRange, off, info.Size)
+		}
+		return http.NoBody, info, err
+	}
+	req, err := o.c.request(ctx, http.MethodGet, path, nil, nil)
+	if err != nil {
+		return nil, objstore.Info{}, err
+	}
+	partial := off > 0 || length > 0
+	if partial {
+		req.Header.Set("Range", byteRange(off, length))
+	}
+	res, _, err := o.roundTrip(ctx, req)
+	if err != nil {
+		if off > 0 && errors.Is(err, objstore.ErrRange) {
+			return o.atEnd(ctx, path, key, off, err)
+		}
+		return nil, objstore.Info{}, err
+	}
+	if partial && res.StatusCode != http.StatusPartialContent {
+		drain(res.Body)
+		return nil, objstore.Info{}, fmt.Errorf("get %s: the gateway ignored the range %s", key, byteRange(off, length))
+	}
+	info := infoOf(key, res.Header, res.ContentLength)
+	if partial {
+		start, size, err := contentRange(res.Header.Get("Content-Range"))
+		if err != nil || start != off {
+			drain(res.Body)
+			return nil, objstore.Info{}, fmt.Errorf("get %s: asked for %s, got Content-Range %q", key, byteRange(off, length), res.Header.Get("Content-Range"))
+		}
+		info.Size = size
+	}
+	return res.Body, info, nil
+}
+
+// atEnd tells a read that begins exactly at the end, which is empty, from one
+// behind it. HTTP answers 416 to both.
+func (o *Objects) atEnd(ctx context.Context, path, key string, off int64, rangeErr error) (io.ReadCloser, objstore.Info, error) {
+	info, err := o.headOnce(ctx, path, key)
+	if err != nil {
+		return nil, objstore.Info{}, err
+	}
+	if off == info.Size {
+		return http.NoBody, info, nil
+	}
+	return nil, objstore.Info{}, rangeErr
+}
+
+// Head describes an object.
+func (o *Objects) Head(ctx context.Context, key string) (objstore.Info, error) {
+	path, err := objectPath(key)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	var info objstore.Info
+	err = o.c.repeat(ctx, true, func() error {
+		var err error
+		info, err = o.headOnce(ctx, path, key)
+		return err
+	})
+	return info, err
+}
+
+func (o *Objects) headOnce(ctx context.Context, path, key string) (objstore.Info, error) {
+	req, err := o.c.request(ctx, http.MethodHead, path, nil, nil)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	res, _, err := o.roundTrip(ctx, req)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	drain(res.Body)
+	return infoOf(key, res.Header, res.ContentLength), nil
+}
+
+// invalidator is a TokenSource that can be told that its token was refused.
+type invalidator interface{ Invalidate(credential.Secret) }
+
+// roundTrip authorizes and sends; a 401 drops the token, so that the caller's next
+// call begins with a fresh one. sent says whether net/http took the body over.
+func (o *Objects) roundTrip(ctx context.Context, req *http.Request) (res *http.Response, sent bool, err error) {
+	used, err := authorize(ctx, req, o.ts)
+	if err != nil {
+		return nil, false, err
+	}
+	res, err = o.c.send(req)
+	var e *Error
+	if errors.As(err, &e) {
+		e.kind = objectKind(e)
+		if inv, ok := o.ts.(invalidator); ok && e.StatusCode == http.StatusUnauthorized {
+			inv.Invalidate(used)
+		}
+	}
+	return res, true, err
+}
+
+// objectPath escapes a key segment by segment.
+func objectPath(key string) (string, error) {
+	if err := objstore.CheckKey(key); err != nil {
+		return "", err
+	}
+	segs := strings.Split(key, "/")
+	for i, s := range segs {
+		segs[i] = url.PathEscape(s)
+	}
+	return "/v1/objects/" + strings.Join(segs, "/"), nil
+}
+
+func byteRange(off, length int64) string {
+	if length < 0 {
+		return fmt.Sprintf("bytes=%d-", off)
+	}
+	return fmt.Sprintf("bytes=%d-%d", off, off+length-1)
+}
+
+// contentRange reads "bytes first-last/size".
+func contentRange(h string) (first, size int64, err error) {
+	var last int64
+	if _, err := fmt.Sscanf(h, "bytes %d-%d/%d", &first, &last, &size); err != nil {
+		return 0, 0, err
+	}
+	return first, size, nil
+}
+
+func infoOf(key string, h http.Header, size int64) objstore.Info {
+	info := objstore.Info{Key: key, Size: size, ETag: h.Get("ETag"), SHA256: h.Get(v1.HeaderContentSHA256)}
+	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil {
+		info.ModTime = t
+	}
+	if n, err := strconv.ParseInt(h.Get("Content-Length"), 10, 64); err == nil && info.Size < 0 {
+		info.Size = n
+	}
+	return info
+}
+
+// countingReader counts and bounds what is sent. It hides the caller's Close and
+// type: the caller owns the body, and net/http must take the length from us.
+type countingReader struct {
+	r      io.Reader
+	n      int64
+	limit  int64 // 0 = none
+	over   bool
+	once   sync.Once
+	closed chan struct{}
+}
+
+func newCountingReader(r io.Reader, limit int64) *countingReader {
+	return &countingReader{r: r, limit: limit, closed: make(chan struct{})}
+}
+
+func (c *countingReader) Read(p []byte) (int, error) {
+	n, err := c.r.Read(p)
+	c.n += int64(n)
+	if c.limit > 0 && c.n > c.limit {
+		c.over = true
+		return 0, objstore.ErrTooLarge
+	}
+	return n, err
+}
+
+// Close is net/http's sign that it will not read any more.
+func (c *countingReader) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return nil
+}
