@@ -8,7 +8,6 @@ package audit
 
 import (
 	"context"
-	"errors"
 	"time"
 
 	"github.com/fluss-sluice/sluice/session"
@@ -24,9 +23,12 @@ const (
 	Error Outcome = "error" // no decision could be made
 )
 
+// Version is the version of Event.
+const Version = 1
+
 // Event is one line of the audit log. Fields that do not apply are absent.
 type Event struct {
-	Version int       `json:"version"` // 1
+	Version int       `json:"version"` // Version, set by the sink
 	Time    time.Time `json:"time"`
 	// Action is a policy action, or "revoke", "introspect", "sweep".
 	Action  string  `json:"action"`
@@ -66,24 +68,3 @@ var Discard Sink = discard{}
 type discard struct{}
 
 func (discard) Record(context.Context, Event) error { return nil }
-
-// FileOptions qualify OpenFile.
-type FileOptions struct {
-	// Sync makes every event survive power loss (one fsync each); without it an
-	// event survives the death of the process only.
-	Sync bool
-}
-
-// File is a sink that appends JSON lines to a file.
-type File struct{}
-
-// OpenFile opens or creates an audit log (0600).
-func OpenFile(path string, o FileOptions) (*File, error) {
-	return nil, errors.New("not built yet")
-}
-
-// Record implements Sink.
-func (f *File) Record(ctx context.Context, e Event) error { return errors.New("not built yet") }
-
-// Close syncs and closes the file.
-func (f *File) Close() error { return nil }
