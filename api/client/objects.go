@@ -115,6 +115,9 @@ func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader,
 		req.Header.Set(v1.HeaderContentSHA256, opt.SHA256)
 	}
 	res, sent, err := o.roundTrip(ctx, req)
+	if err == nil {
+		drain(res.Body)
+	}
 	if !sent || req.Body == http.NoBody {
 		_ = counted.Close()
 	}
@@ -127,7 +130,6 @@ func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader,
 		}
 		return objstore.Info{}, err
 	}
-	defer drain(res.Body)
 	info := infoOf(key, res.Header, counted.n)
 	if info.SHA256 == "" {
 		info.SHA256 = opt.SHA256

@@ -163,7 +163,10 @@ func (c *Client) errorOf(req *http.Request, res *http.Response) *Error {
 	case "application/json": // RFC 6749 error of the token endpoint
 		var te v1.TokenError
 		if json.Unmarshal(body, &te) == nil && te.Code != "" {
-			e.Problem = v1.Problem{Code: te.Code, Detail: te.Description, DecisionID: te.DecisionID, Reasons: te.Reasons}
+			e.Problem = v1.Problem{Code: te.ProblemCode, Title: te.Code, Detail: te.Description, DecisionID: te.DecisionID, Reasons: te.Reasons}
+			if e.Problem.Code == "" {
+				e.Problem.Code = te.Code
+			}
 		}
 	}
 	e.Problem.Status = res.StatusCode

@@ -157,13 +157,23 @@ type TokenResponse struct {
 	Scope           string `json:"scope"`
 }
 
-// TokenError is RFC 6749 section 5.2, with our decision id.
+// TokenError is RFC 6749 section 5.2, extended by our own code and decision id.
 type TokenError struct {
 	Code        string `json:"error"`
 	Description string `json:"error_description,omitempty"`
+	// ProblemCode is the code that other endpoints would use, e.g. session_ended.
+	ProblemCode string `json:"code,omitempty"`
 	DecisionID  string `json:"decision_id,omitempty"`
 	// Reasons are policy reason codes.
 	Reasons []string `json:"reasons,omitempty"`
+}
+
+// DevTokenRequest is the body of POST /dev/token, which exists on servers started
+// with --dev only. The answer is a TokenResponse with an identity token.
+type DevTokenRequest struct {
+	Subject    string   `json:"subject"`
+	Groups     []string `json:"groups,omitempty"`
+	TTLSeconds int64    `json:"ttl_seconds,omitempty"` // 0 = 12 h
 }
 
 // Introspection is RFC 7662; an inactive token has Active false and nothing else.
