@@ -41,7 +41,7 @@ func New(r Reservation) (Session, error) {
 		Created: created, BuildDeadline: stamp(r.BuildDeadline), Updated: created,
 	}
 	if err := s.reservation(); err != nil {
-		return Session{}, fmt.Errorf("%w: %w", ErrInvalid, err)
+		return Session{}, fmt.Errorf("%w: %v", ErrInvalid, err)
 	}
 	return s, nil
 }
@@ -131,7 +131,8 @@ func clonePtr[T any](p *T) *T {
 func Check(s Session) error {
 	for _, check := range []func() error{s.reservation, s.readiness, s.freeze, s.ending} {
 		if err := check(); err != nil {
-			return fmt.Errorf("%w: session %q: %w", ErrBroken, s.ID, err)
+			// %v: the kind of a field's error would read as the caller's mistake.
+			return fmt.Errorf("%w: session %q: %v", ErrBroken, s.ID, err)
 		}
 	}
 	return nil
@@ -248,10 +249,10 @@ func CheckGrant(g Grant) error {
 		return bad("issued %v, expires %v", g.IssuedAt, g.ExpiresAt)
 	}
 	if err := g.Target.Check(); err != nil {
-		return bad("%w", err)
+		return bad("%v", err)
 	}
 	if err := g.Principal.Check(); err != nil {
-		return bad("%w", err)
+		return bad("%v", err)
 	}
 	return nil
 }
@@ -287,7 +288,7 @@ func checkSubmissionID(id string) error {
 		ok = ok && ' ' <= c && c <= '~'
 	}
 	if !ok {
-		return fmt.Errorf("%w: submission id %.64q is not 1–%d bytes of printable ASCII", ErrInvalid, id, MaxSubmissionID)
+		return fmt.Errorf("submission id %.64q is not 1–%d bytes of printable ASCII", id, MaxSubmissionID)
 	}
 	return nil
 }

@@ -163,22 +163,18 @@ func parseToken(tok string) (Scope, error) {
 	if !isRange {
 		last = first
 	}
-	a, errA := parseBucket(first)
-	b, errB := parseBucket(last)
-	if err := errors.Join(errA, errB); err != nil {
-		return bad(errA2(errA, errB).Error())
+	a, err := parseBucket(first)
+	if err != nil {
+		return bad(err.Error())
+	}
+	b, err := parseBucket(last)
+	if err != nil {
+		return bad(err.Error())
 	}
 	if a > b {
 		return bad("the range runs backwards")
 	}
 	return Scope{Op: Op(op), First: a, Last: b}, nil
-}
-
-func errA2(a, b error) error {
-	if a != nil {
-		return a
-	}
-	return b
 }
 
 // parseBucket reads a decimal number without sign, spaces or leading zeros, so
