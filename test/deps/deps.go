@@ -30,5 +30,3 @@ import (
 	_ "golang.org/x/time/rate"
 	_ "golang.org/x/tools/go/packages"
 )
-
-
