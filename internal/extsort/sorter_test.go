@@ -148,7 +148,9 @@ func TestMoreRunsThanFitAreMergedByNeighbours(t *testing.T) {
 	for i := range 200000 {
 		m.add(t, s, fmt.Sprint(i*7919%60000), fmt.Sprint(i))
 	}
+	s.mu.Lock()
 	before := s.stats.Runs
+	s.mu.Unlock()
 	st := m.check(t, s)
 	if before <= st.Runs || st.Runs > s.fanIn() {
 		t.Fatalf("%d runs before, %d at the end, %d can be read at once", before, st.Runs, s.fanIn())
