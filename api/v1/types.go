@@ -282,6 +282,14 @@ type KVFile struct {
 	Shared    bool   `json:"shared"`
 }
 
+// Health is the answer of /livez and /readyz.
+type Health struct {
+	Status string `json:"status"`
+}
+
+// HealthOK is the only status of a Health; failures are problems.
+const HealthOK = "ok"
+
 // Problem is an RFC 9457 problem document.
 type Problem struct {
 	Type       string `json:"type"` // a URI per code

@@ -1,0 +1,130 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	v1 "github.com/fluss-sluice/sluice/api/v1"
+)
+
+// gate admits a bounded number of requests, lets a bounded number wait, and turns
+// the rest away before any of their body is read. What waits holds a goroutine and
+// a connection, nothing else.
+type gate struct {
+	slots    chan struct{}
+	queue    chan struct{}
+	rejected atomic.Uint64
+}
+
+func newGate(running, waiting int) *gate {
+	return &gate{slots: make(chan struct{}, running), queue: make(chan struct{}, waiting)}
+}
+
+// enter returns nil when the request may run; leave must then be called.
+func (g *gate) enter(ctx context.Context, patience time.Duration) error {
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case g.queue <- struct{}{}:
+		defer func() { <-g.queue }()
+	default:
+		g.rejected.Add(1)
+		return overloaded("too many requests are running and waiting")
+	}
+	t := time.NewTimer(patience)
+	defer t.Stop()
+	select {
+	case g.slots <- struct{}{}:
+		return nil
+	case <-t.C:
+		g.rejected.Add(1)
+		return overloaded("the request waited too long for its turn")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (g *gate) leave() { <-g.slots }
+
+func overloaded(detail string) error {
+	return &httpError{status: http.StatusServiceUnavailable, code: v1.CodeOverloaded, detail: detail + "; nothing was done", retryAfter: retrySoon}
+}
+
+// admit waits for a place and notes how long that took.
+func (s *Server) admit(ctx context.Context, c class, g *gate) (done func(), err error) {
+	start := s.now()
+	if err := g.enter(ctx, s.limits.QueueTimeout); err != nil {
+		return nil, err
+	}
+	if waited := s.now().Sub(start); waited > time.Millisecond {
+		eventOf(ctx).queued = waited
+	}
+	return g.leave, nil
+}
+
+// deadlines bounds a request. Objects have none for the whole, but none of their
+// reads and writes may stall (stallGuard); everything else must be served, and its
+// answer be taken, in time.
+func (s *Server) deadlines(w http.ResponseWriter, r *http.Request, c class) (context.Context, context.CancelFunc) {
+	rc := http.NewResponseController(w)
+	if c == classObject {
+		return r.Context(), func() {}
+	}
+	limit := s.limits.RequestTimeout
+	if c == classCommit {
+		limit = s.limits.CommitTimeout
+	}
+	now := time.Now() // connections know the machine's clock only
+	if r.ContentLength != 0 {
+		// Lifted by readBody. It also bounds what net/http drains of a body that
+		// the endpoint refused.
+		_ = rc.SetReadDeadline(now.Add(s.limits.ReadTimeout))
+	}
+	_ = rc.SetWriteDeadline(now.Add(limit + s.limits.ReadTimeout))
+	return context.WithTimeout(r.Context(), limit)
+}
+
+// stallGuard moves a connection's deadlines ahead of every read and write, so that
+// a peer that makes no progress is dropped and a slow one is not.
+type stallGuard struct {
+	http.ResponseWriter
+	body interface {
+		Read([]byte) (int, error)
+		Close() error
+	}
+	rc   *http.ResponseController
+	idle time.Duration
+}
+
+func (g *stallGuard) Unwrap() http.ResponseWriter { return g.ResponseWriter }
+
+func (g *stallGuard) Write(p []byte) (int, error) {
+	_ = g.rc.SetWriteDeadline(time.Now().Add(g.idle))
+	return g.ResponseWriter.Write(p)
+}
+
+func (g *stallGuard) WriteHeader(code int) {
+	_ = g.rc.SetWriteDeadline(time.Now().Add(g.idle))
+	g.ResponseWriter.WriteHeader(code)
+}
+
+// guardedBody is the request's side of a stallGuard.
+type guardedBody struct{ g *stallGuard }
+
+func (b guardedBody) Read(p []byte) (int, error) {
+	_ = b.g.rc.SetReadDeadline(time.Now().Add(b.g.idle))
+	n, err := b.g.body.Read(p)
+	if err != nil {
+		// At the end the deadline must go: net/http would cancel the context at it
+		// while the object is being made durable. After a failure it does no harm.
+		_ = b.g.rc.SetReadDeadline(time.Time{})
+	}
+	return n, err
+}
+
+func (b guardedBody) Close() error { return b.g.body.Close() }

@@ -1,0 +1,135 @@
+package api
+
+import (
+	"context"
+	_ "embed"
+	"net/http"
+
+	"github.com/go-chi/chi/v5"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/broker"
+	"github.com/fluss-sluice/sluice/broker/vend/gateway"
+)
+
+// class says which admission gate and deadlines a route has.
+type class string
+
+const (
+	classSystem class = "system" // no gate: must answer when everything else is full
+	classAPI    class = "api"
+	classObject class = "object"
+	classCommit class = "commit"
+)
+
+// endpoint answers a request, or returns an error before it wrote anything.
+type endpoint func(w http.ResponseWriter, r *http.Request) error
+
+// authenticated is an endpoint that needs to know its caller.
+type authenticated func(w http.ResponseWriter, r *http.Request, c broker.Caller) error
+
+//go:embed v1/openapi.yaml
+var openAPI []byte
+
+func (s *Server) routes(c Config) *chi.Mux {
+	m := chi.NewRouter()
+	m.NotFound(s.wrap(classSystem, s.fail, func(http.ResponseWriter, *http.Request) error {
+		return &httpError{status: http.StatusNotFound, code: v1.CodeNotFound, detail: "there is no such endpoint"}
+	}))
+	m.MethodNotAllowed(s.wrap(classSystem, s.fail, func(http.ResponseWriter, *http.Request) error {
+		return &httpError{status: http.StatusMethodNotAllowed, code: v1.CodeMethodNotAllowed, detail: "this endpoint has no such method"}
+	}))
+
+	api := func(method, pattern string, h authenticated) {
+		m.Method(method, pattern, s.wrap(classAPI, s.fail, s.auth(h)))
+	}
+	api(http.MethodPost, "/v1/sessions", s.begin)
+	api(http.MethodGet, "/v1/sessions", s.listSessions)
+	api(http.MethodGet, "/v1/sessions/{id}", s.getSession)
+	api(http.MethodGet, "/v1/sessions/{id}/context", s.getContext)
+	api(http.MethodPost, "/v1/sessions/{id}/heartbeat", s.heartbeat)
+	api(http.MethodPost, "/v1/sessions/{id}/abort", s.abort)
+	m.Method(http.MethodPost, "/v1/sessions/{id}/commit", s.wrap(classCommit, s.fail, s.auth(s.commit)))
+
+	api(http.MethodPost, "/v1/tables", s.createTable)
+	api(http.MethodGet, "/v1/tables", s.listTables)
+	api(http.MethodGet, "/v1/tables/{db}/{table}", s.getTable)
+	api(http.MethodDelete, "/v1/tables/{db}/{table}", s.dropTable)
+	api(http.MethodPost, "/v1/tables/{db}/{table}/partitions", s.createPartition)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/partitions", s.listPartitions)
+	api(http.MethodDelete, "/v1/tables/{db}/{table}/partitions/{partition}", s.dropPartition)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/kv", s.latestKVSnapshots)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/kv/{bucket}/{snapshot}", s.kvSnapshotMetadata)
+
+	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, s.exchange))
+	m.Method(http.MethodPost, "/v1/introspect", s.wrap(classAPI, s.failOAuth, s.auth(s.introspect)))
+	m.Method(http.MethodPost, "/v1/revoke", s.wrap(classAPI, s.failOAuth, s.auth(s.revoke)))
+	if s.dev != nil {
+		m.Method(http.MethodPost, "/dev/token", s.wrap(classAPI, s.fail, s.devToken))
+	}
+
+	if c.Gateway != nil {
+		objects := s.wrap(classObject, s.fail, s.auth(s.objects(c.Gateway(s.authorizeObject, s.fail))))
+		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut} {
+			m.Method(method, gateway.Prefix+"*", objects)
+		}
+	}
+
+	system := func(pattern string, h endpoint) {
+		m.Method(http.MethodGet, pattern, s.wrap(classSystem, s.fail, h))
+	}
+	system("/.well-known/jwks.json", s.jwks)
+	system("/.well-known/oauth-authorization-server", s.metadata)
+	system("/v1/openapi.yaml", serveOpenAPI)
+	system("/livez", s.livez)
+	system("/readyz", s.readyz)
+	metrics := promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
+	system("/metrics", func(w http.ResponseWriter, r *http.Request) error {
+		metrics.ServeHTTP(w, r)
+		return nil
+	})
+	return m
+}
+
+func serveOpenAPI(w http.ResponseWriter, _ *http.Request) error {
+	w.Header().Set("Content-Type", "application/yaml")
+	_, _ = w.Write(openAPI)
+	return nil
+}
+
+// wrap gives an endpoint its admission, deadlines and error face.
+func (s *Server) wrap(c class, fail Fail, h endpoint) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		ev := eventOf(r.Context())
+		if rc := chi.RouteContext(r.Context()); rc != nil {
+			ev.route = rc.RoutePattern()
+		}
+		if g := s.admission[c]; g != nil {
+			done, err := s.admit(r.Context(), c, g)
+			if err != nil {
+				fail(w, r, err)
+				return
+			}
+			defer done()
+		}
+		ctx, cancel := s.deadlines(w, r, c)
+		defer cancel()
+		if err := h(w, r.WithContext(ctx)); err != nil {
+			fail(w, r, err)
+		}
+	}
+}
+
+// auth authenticates before h.
+func (s *Server) auth(h authenticated) endpoint {
+	return func(w http.ResponseWriter, r *http.Request) error {
+		c, err := s.caller(r)
+		if err != nil {
+			return err
+		}
+		return h(w, r.WithContext(context.WithValue(r.Context(), callerKey{}, c)), c)
+	}
+}
+
+type callerKey struct{}
