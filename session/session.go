@@ -152,16 +152,20 @@ type Session struct {
 
 // Grant is the record of one token, written before the token is minted.
 type Grant struct {
-	ID             string     `json:"id"` // the token's jti
-	SessionID      string     `json:"session_id,omitempty"`
-	Epoch          int64      `json:"epoch,omitempty"`
-	Target         Target     `json:"target"`
-	Principal      Principal  `json:"principal"`
-	Scope          []string   `json:"scope"`
-	Audience       string     `json:"audience"`
-	IssuedAt       time.Time  `json:"issued_at"`
-	ExpiresAt      time.Time  `json:"expires_at"`
-	DecisionID     string     `json:"decision_id"`
-	PolicyRevision string     `json:"policy_revision"`
-	Revoked        *time.Time `json:"revoked,omitempty"`
+	ID        string    `json:"id"` // the token's jti
+	SessionID string    `json:"session_id,omitempty"`
+	Epoch     int64     `json:"epoch,omitempty"`
+	Target    Target    `json:"target"`
+	Principal Principal `json:"principal"`
+	// Groups and Claims are the caller's as policy saw them at issue, so that the
+	// token's bearer is later judged as the same principal.
+	Groups         []string          `json:"groups,omitempty"`
+	Claims         map[string]string `json:"claims,omitempty"`
+	Scope          []string          `json:"scope"`
+	Audience       string            `json:"audience"`
+	IssuedAt       time.Time         `json:"issued_at"`
+	ExpiresAt      time.Time         `json:"expires_at"`
+	DecisionID     string            `json:"decision_id"`
+	PolicyRevision string            `json:"policy_revision"`
+	Revoked        *time.Time        `json:"revoked,omitempty"`
 }
