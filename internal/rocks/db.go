@@ -3,6 +3,13 @@ package rocks
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // Options tunes how a database is read; the zero value is sensible.
@@ -16,6 +23,20 @@ type Options struct {
 	// ReadAhead is how much a scan reads at once, in bytes; 0 means 1 MiB. Remote
 	// sources want more.
 	ReadAhead int
+	// OpenTables opens every table in Open, as Fluss's RocksDB does, so that a
+	// missing or damaged one is found at once. Otherwise tables below level 0 are
+	// opened when first needed.
+	OpenTables bool
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxBlockSize <= 0 {
+		o.MaxBlockSize = 64 << 20
+	}
+	if o.ReadAhead <= 0 {
+		o.ReadAhead = 1 << 20
+	}
+	return o
 }
 
 // FileMeta describes one live table as the MANIFEST lists it.
@@ -29,73 +50,255 @@ type FileMeta struct {
 	LargestSeq        uint64
 }
 
+const (
+	// idleTables is how many tables below level 0 stay open without a reader.
+	idleTables = 64
+	// indexBudget is how many bytes of index blocks open tables may keep; beyond
+	// it an index is read again by every iterator.
+	indexBudget = 32 << 20
+	// maxManifestSize bounds the MANIFEST that is read into memory. RocksDB
+	// starts a new one at 1 GiB by default, and at every open.
+	maxManifestSize = 1 << 30
+)
+
 // DB is an open database. It is safe for concurrent use; iterators are not.
-type DB struct{}
+type DB struct {
+	ctx     context.Context
+	src     Source
+	o       Options
+	version *version
+	levels  [][]*tableSlot
+	zstd    func() (*zstd.Decoder, error)
+
+	idle       atomic.Int64 // open tables without a reader
+	indexBytes atomic.Int64 // kept in tables
+}
+
+// tableSlot is a table that may be open.
+type tableSlot struct {
+	entry fileEntry
+
+	mu   sync.Mutex
+	t    *table
+	refs int
+}
 
 // Open reads CURRENT and the MANIFEST, checks that the database is one this
 // package reads faithfully, and opens the tables of level 0. Deeper tables are
 // opened when first needed. ctx covers the opening and every later read: cancel
 // it to interrupt iterators.
 func Open(ctx context.Context, src Source, o Options) (*DB, error) {
-	return nil, errors.New("rocks: reader is not built yet")
+	v, err := loadVersion(ctx, src)
+	if err != nil {
+		return nil, err
+	}
+	names, err := src.List(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list the database's files: %w", err)
+	}
+	if err := checkLogs(ctx, src, names, v.logNumber); err != nil {
+		return nil, err
+	}
+	levels, err := v.levels()
+	if err != nil {
+		return nil, err
+	}
+	db := &DB{ctx: ctx, src: src, o: o.withDefaults(), version: v}
+	db.zstd = sync.OnceValues(func() (*zstd.Decoder, error) { return newZstd() })
+	present := make(map[string]bool, len(names))
+	for _, n := range names {
+		present[n] = true
+	}
+	for _, entries := range levels {
+		slots := make([]*tableSlot, len(entries))
+		for i, e := range entries {
+			if !present[e.name()] {
+				return nil, corrupt(e.name(), -1, "the MANIFEST lists this table, but there is no such file")
+			}
+			slots[i] = &tableSlot{entry: e}
+		}
+		db.levels = append(db.levels, slots)
+	}
+	if err := db.openSome(); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return db, nil
+}
+
+// openSome opens level 0, or everything when the caller wants it.
+func (db *DB) openSome() error {
+	for level, slots := range db.levels {
+		if level > 0 && !db.o.OpenTables {
+			return nil
+		}
+		for _, s := range slots {
+			if _, err := db.acquire(s); err != nil {
+				return err
+			}
+			if level > 0 {
+				db.release(s)
+			}
+		}
+	}
+	return nil
+}
+
+// loadVersion follows CURRENT to the MANIFEST.
+func loadVersion(ctx context.Context, src Source) (*version, error) {
+	b, err := readWhole(ctx, src, currentName, 1<<10)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, corrupt(currentName, -1, "there is no such file: this is no RocksDB database")
+	}
+	if err != nil {
+		return nil, err
+	}
+	name, err := parseCurrent(b)
+	if err != nil {
+		return nil, err
+	}
+	log, err := readWhole(ctx, src, name, maxManifestSize)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, corrupt(name, -1, "CURRENT names this file, but there is no such file")
+	}
+	if err != nil {
+		return nil, err
+	}
+	return readVersion(name, log)
+}
+
+func readWhole(ctx context.Context, src Source, name string, max int64) ([]byte, error) {
+	h, err := src.Open(ctx, name)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", name, err)
+	}
+	defer h.Close()
+	if h.Size() < 0 || h.Size() > max {
+		return nil, corrupt(name, -1, "file has %d bytes, at most %d are read", h.Size(), max)
+	}
+	b := make([]byte, h.Size())
+	if n, err := h.ReadAt(b, 0); n < len(b) {
+		return nil, fmt.Errorf("read %s: %d of %d bytes: %w", name, n, len(b), err)
+	}
+	return b, nil
+}
+
+// acquire opens a table or shares the open one. Every acquire is paired with a
+// release.
+func (db *DB) acquire(s *tableSlot) (*table, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.t == nil {
+		if err := db.openSlotLocked(s); err != nil {
+			return nil, err
+		}
+	} else if s.refs == 0 {
+		db.idle.Add(-1)
+	}
+	s.refs++
+	return s.t, nil
+}
+
+func (db *DB) openSlotLocked(s *tableSlot) error {
+	name := s.entry.name()
+	h, err := db.src.Open(db.ctx, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return corrupt(name, -1, "the MANIFEST lists this table, but there is no such file")
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", name, err)
+	}
+	t, err := openTable(h, &s.entry, tableConfig{maxBlock: db.o.MaxBlockSize, zstd: db.zstd})
+	if err == nil {
+		err = db.keepIndex(t)
+	}
+	if err != nil {
+		h.Close()
+		return err
+	}
+	s.t = t
+	return nil
+}
+
+// keepIndex reads the table's index and keeps it while the budget lasts.
+func (db *DB) keepIndex(t *table) error {
+	n := int64(t.index.length)
+	if db.indexBytes.Add(n) > indexBudget {
+		db.indexBytes.Add(-n)
+		return nil
+	}
+	b, err := t.readIndex()
+	t.indexBlock = b
+	return err
+}
+
+func (db *DB) release(s *tableSlot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.refs--; s.refs > 0 {
+		return
+	}
+	if db.idle.Add(1) > idleTables {
+		db.closeSlotLocked(s)
+	}
+}
+
+// closeSlotLocked closes an idle table. There is nothing to lose in a file that
+// was only read, so its error is dropped.
+func (db *DB) closeSlotLocked(s *tableSlot) {
+	db.idle.Add(-1)
+	if s.t.indexBlock != nil {
+		db.indexBytes.Add(-int64(s.t.index.length))
+	}
+	s.t.h.Close()
+	s.t = nil
 }
 
 // Files lists the live tables by level, then by smallest key.
-func (db *DB) Files() []FileMeta { return nil }
+func (db *DB) Files() []FileMeta {
+	var out []FileMeta
+	for _, slots := range db.levels {
+		for _, s := range slots {
+			e := &s.entry
+			out = append(out, FileMeta{
+				Name:        e.name(),
+				Level:       e.level,
+				Number:      e.number,
+				Size:        int64(e.size),
+				Smallest:    userKey(e.smallest),
+				Largest:     userKey(e.largest),
+				SmallestSeq: e.smallestSeq,
+				LargestSeq:  e.largestSeq,
+			})
+		}
+	}
+	return out
+}
 
 // Get returns the value of key in memory of its own, or [ErrNotFound].
 func (db *DB) Get(key []byte) ([]byte, error) {
-	return nil, errors.New("rocks: reader is not built yet")
+	it := db.newIterator(IterOptions{Lower: key, Upper: append(slices.Clone(key), 0)}, 0)
+	defer it.Close()
+	if it.First() {
+		return slices.Clone(it.Value()), nil
+	}
+	if it.Err() != nil {
+		return nil, it.Err()
+	}
+	return nil, ErrNotFound
 }
 
 // Close closes all open files. Iterators must have been closed before.
-func (db *DB) Close() error { return nil }
-
-// IterOptions bounds an iterator.
-type IterOptions struct {
-	// Lower, when not nil, is the first key the iterator may return.
-	Lower []byte
-	// Upper, when not nil, is the first key beyond the end.
-	Upper []byte
-	// Prefetch decompresses the next blocks on a second goroutine.
-	Prefetch bool
+func (db *DB) Close() error {
+	var errs []error
+	for _, slots := range db.levels {
+		for _, s := range slots {
+			s.mu.Lock()
+			if s.t != nil {
+				errs = append(errs, s.t.h.Close())
+				s.t = nil
+			}
+			s.mu.Unlock()
+		}
+	}
+	return errors.Join(errs...)
 }
-
-// NewIterator returns an iterator over the live rows in ascending key order. It
-// stands before the first row: call First or Seek.
-func (db *DB) NewIterator(o IterOptions) (*Iterator, error) {
-	return nil, errors.New("rocks: reader is not built yet")
-}
-
-// Iterator walks live rows in ascending key order. It is not safe for
-// concurrent use.
-//
-//	for ok := it.First(); ok; ok = it.Next() {
-//		use(it.Key(), it.Value())
-//	}
-//	if err := it.Err(); err != nil { … }
-type Iterator struct{}
-
-// First moves to the first row and reports whether there is one.
-func (it *Iterator) First() bool { return false }
-
-// Seek moves to the first row whose key is not less than key.
-func (it *Iterator) Seek(key []byte) bool { return false }
-
-// Next moves to the next row and reports whether there is one.
-func (it *Iterator) Next() bool { return false }
-
-// Valid reports whether the iterator stands on a row.
-func (it *Iterator) Valid() bool { return false }
-
-// Key is the current user key; it is valid until the iterator moves.
-func (it *Iterator) Key() []byte { return nil }
-
-// Value is the current value; it is valid until the iterator moves.
-func (it *Iterator) Value() []byte { return nil }
-
-// Err is the error that ended the iteration, if any.
-func (it *Iterator) Err() error { return nil }
-
-// Close releases the iterator's buffers and goroutines.
-func (it *Iterator) Close() error { return nil }
