@@ -101,7 +101,3 @@ type File struct {
 
 // Show describes a directory ("" = the shipped policy).
 func Show(ctx context.Context, dir string) (Description, error) { return Description{}, errNotBuilt }
-
-// ParseInput reads an Input document strictly: unknown fields, a wrong version and
-// trailing content are errors.
-func ParseInput(b []byte) (Input, error) { return Input{}, errNotBuilt }
