@@ -158,6 +158,11 @@ func splitRecord(b []byte) (whole, key, value []byte) {
 	return b[:r:r], b[p:q:q], b[q:r:r]
 }
 
+// touch reads from the first two cache lines of the record at off.
+func (s *segment) touch(off uint64) byte {
+	return s.mem[off] + s.mem[min(off+64, uint64(len(s.mem)-1))]
+}
+
 func (s *segment) key(off uint64) []byte {
 	_, k, _ := s.record(off)
 	return k
