@@ -92,7 +92,7 @@ type issuer struct {
 
 // newIssuer checks the configuration and starts fetching keys.
 func newIssuer(c Issuer, shared Config) (*issuer, error) {
-	if err := c.check(); err != nil {
+	if err := c.Check(); err != nil {
 		return nil, err
 	}
 	i, err := newVerifier(c, shared.Now)
@@ -103,7 +103,8 @@ func newIssuer(c Issuer, shared Config) (*issuer, error) {
 	return i, err
 }
 
-func (c Issuer) check() error {
+// Check refuses a configuration that cannot work or is not safe.
+func (c Issuer) Check() error {
 	if c.Issuer == "" {
 		return errors.New("issuer is required")
 	}
