@@ -94,13 +94,13 @@ func (s *Store) checkPlace(ctx context.Context, key, ifMatch string) error {
 // repeats a put after an error and finds its own bytes may rely on them.
 func (s *Store) exists(key string) error {
 	f, err := s.root.OpenFile(key, os.O_RDONLY|nonblock, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("%w: and was deleted meanwhile", objstore.ErrExists)
+	if err == nil {
+		if canSyncDirs { // elsewhere, files opened for reading cannot be synced either
+			err = f.Sync()
+		}
+		err = errors.Join(err, f.Close(), s.ensureDir(path.Dir(key), key), s.syncDir(path.Dir(key), key))
 	}
-	if err != nil {
-		return err
-	}
-	if err := errors.Join(f.Sync(), f.Close(), s.ensureDir(path.Dir(key), key), s.syncDir(path.Dir(key), key)); err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) { // it may be deleted by now
 		return err
 	}
 	return objstore.ErrExists
@@ -187,30 +187,31 @@ func (s *Store) placeNew(ctx context.Context, temp, key string) error {
 	return err
 }
 
-// place makes key's directory, runs do, and syncs the directory. A deletion can
-// remove the directory in between; then all is done again.
+// place makes key's directory, runs do, and syncs the directory. Deletions, also of
+// other processes, can remove directories in between; then all is done again.
 func (s *Store) place(key string, do func() error) error {
 	dir := path.Dir(key)
-	for try := 1; ; try++ {
+	attempt := func() error {
 		if err := s.ensureDir(dir, key); err != nil {
 			return err
 		}
 		if err := s.refuseSymlinks(dir); err != nil {
 			return err
 		}
-		err := do()
-		if errors.Is(err, fs.ErrNotExist) && try < maxPlaceTries {
-			s.forgetDirs(dir)
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		if err := s.syncDir(dir, key); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return nil // the object was there, and has been deleted with its directory since
+		return do()
 	}
+	err := attempt()
+	for try := 1; errors.Is(err, fs.ErrNotExist) && try < maxPlaceTries; try++ {
+		s.forgetDirs(dir)
+		err = attempt()
+	}
+	if err != nil {
+		return err
+	}
+	if err := s.syncDir(dir, key); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil // the object was there, and has been deleted with its directory since
 }
 
 // link is the atomic step of a write-once put; fs.ErrExist when the name is taken.
