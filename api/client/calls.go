@@ -60,11 +60,21 @@ func (c *Client) Heartbeat(ctx context.Context, id string, epoch int64) (*v1.Ses
 		in: v1.HeartbeatRequest{Epoch: epoch}, out: out, repeat: true})
 }
 
-// Commit freezes a manifest, commits and publishes it. A repeat gives the same
-// answer; after an error whose outcome is unknown call it again, never Abort.
+// Commit freezes a manifest, commits and publishes it, and waits for the outcome,
+// however long validation takes: ctx bounds it. A repeat gives the same answer;
+// after an error whose outcome is unknown call it again, never Abort.
 func (c *Client) Commit(ctx context.Context, id string, req v1.CommitRequest) (*v1.Session, error) {
-	out := new(v1.Session)
-	return out, c.do(ctx, call{method: http.MethodPost, path: sessionPath(id, "/commit"), in: req, out: out, repeat: true})
+	for {
+		out := new(v1.Session)
+		err := c.do(ctx, call{method: http.MethodPost, path: sessionPath(id, "/commit"), in: req, out: out, repeat: true})
+		var e *Error
+		if err == nil || !errors.As(err, &e) || e.Problem.Code != v1.CodeTimeout && e.Problem.Code != v1.CodeBusy {
+			return out, err
+		}
+		if c.sleep(ctx, max(e.RetryAfter, c.retry.MinDelay)) != nil {
+			return out, err
+		}
+	}
 }
 
 // Abort gives the load up. It fails once the commit was decided.
@@ -74,7 +84,8 @@ func (c *Client) Abort(ctx context.Context, id string, epoch int64) (*v1.Session
 		in: v1.AbortRequest{Epoch: epoch}, out: out, repeat: true})
 }
 
-// Exchange trades the identity token for a session token (RFC 8693).
+// Exchange trades the identity token for a session token (RFC 8693). An identity
+// token that the broker refuses is asked for again once, if its source can.
 func (c *Client) Exchange(ctx context.Context, req ExchangeRequest) (Token, error) {
 	form, err := req.form()
 	if err != nil {
@@ -83,18 +94,32 @@ func (c *Client) Exchange(ctx context.Context, req ExchangeRequest) (Token, erro
 	if c.identity == nil {
 		return Token{}, errors.New("client: token exchange needs an identity (Config.Identity)")
 	}
-	subject, err := c.identity.Token(ctx)
-	if err != nil {
-		return Token{}, fmt.Errorf("client: identity token: %w", err)
+	tok, used, err := c.exchange(ctx, form)
+	if dropRefused(c.identity, used, err) {
+		tok, _, err = c.exchange(ctx, form)
 	}
-	form.Set("subject_token", subject.Reveal())
+	return tok, err
+}
+
+func (c *Client) exchange(ctx context.Context, form url.Values) (tok Token, used credential.Secret, err error) {
+	if used, err = c.identity.Token(ctx); err != nil {
+		return tok, used, fmt.Errorf("client: identity token: %w", err)
+	}
+	form.Set("subject_token", used.Reveal())
 	asked := c.now()
 	var res v1.TokenResponse
 	if err := c.do(ctx, call{method: http.MethodPost, path: "/v1/token", form: form, out: &res, repeat: true, anonymous: true}); err != nil {
-		return Token{}, err
+		return tok, used, err
 	}
+	tok, err = issuedToken(res, asked)
+	return tok, used, err
+}
+
+// issuedToken turns the answer of a token endpoint into a Token by this machine's
+// clock: asked is when the request was made, so that the answer's travel counts.
+func issuedToken(res v1.TokenResponse, asked time.Time) (Token, error) {
 	if res.AccessToken == "" || res.ExpiresIn <= 0 {
-		return Token{}, errors.New("client: token endpoint answered without a token or its lifetime")
+		return Token{}, errors.New("client: the token endpoint answered without a token or its lifetime")
 	}
 	return Token{
 		Secret: credential.New(res.AccessToken), Scope: res.Scope,

@@ -2,7 +2,6 @@ package client
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"sync"
 	"time"
@@ -18,10 +17,7 @@ func (c *Client) DevToken(ctx context.Context, req v1.DevTokenRequest) (Token, e
 	if err := c.do(ctx, call{method: http.MethodPost, path: "/dev/token", in: req, out: &res, repeat: true, anonymous: true}); err != nil {
 		return Token{}, err
 	}
-	if res.AccessToken == "" || res.ExpiresIn <= 0 {
-		return Token{}, errors.New("client: the development issuer answered without a token or its lifetime")
-	}
-	return Token{Secret: credential.New(res.AccessToken), ExpiresAt: asked.Add(time.Duration(res.ExpiresIn) * time.Second)}, nil
+	return issuedToken(res, asked)
 }
 
 // DevIdentity is a TokenSource of development identity tokens. It asks when there
@@ -52,4 +48,13 @@ func (d *devIdentity) Token(ctx context.Context) (credential.Secret, error) {
 	}
 	d.cur, d.renew = tok, now.Add(tok.ExpiresAt.Sub(now)/2)
 	return tok.Secret, nil
+}
+
+// Invalidate forgets a refused token: the broker was started anew with another key.
+func (d *devIdentity) Invalidate(s credential.Secret) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.cur.Secret.Equal(s) {
+		d.renew = time.Time{}
+	}
 }

@@ -22,7 +22,8 @@ type Error struct {
 	// RetryAfter is the wait that the server asked for, 0 for none.
 	RetryAfter time.Duration
 
-	kind error // the objstore kind of an object call
+	kind    error // the objstore kind of an object call
+	dropped bool  // the token was refused and its source has forgotten it
 }
 
 // Error says what failed, why, and where to look it up.

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/internal/objstore"
-	"github.com/fluss-sluice/sluice/session/credential"
 )
 
 // Objects reads and writes objects through the broker's gateway. It implements
@@ -47,6 +47,9 @@ func (o *Objects) Key(uri string) (string, error) {
 	return key, nil
 }
 
+// maxUnsized is how much of a body of unknown size is held in memory to learn it.
+const maxUnsized = 4 << 20
+
 // Put creates an object. The body is sent again after a failure only if it is an
 // io.Seeker. A repeat that finds the object there succeeds when its digest is
 // o.SHA256: then the lost answer was ours, or the same bytes were there before.
@@ -58,14 +61,20 @@ func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objst
 	if err != nil {
 		return objstore.Info{}, err
 	}
-	if opt.MaxSize > 0 && opt.HasSize && opt.Size > opt.MaxSize {
+	if body, opt, err = sized(body, opt); err != nil {
+		return objstore.Info{}, fmt.Errorf("put %s: %w", key, err)
+	}
+	if opt.MaxSize > 0 && opt.Size > opt.MaxSize {
 		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, at most %d", key, objstore.ErrTooLarge, opt.Size, opt.MaxSize)
 	}
 	start, seeker := position(body)
+	if seeker == nil {
+		return o.putOnce(ctx, path, key, body, opt)
+	}
 	var info objstore.Info
 	uncertain := false
-	err = o.c.repeat(ctx, seeker != nil, func() error {
-		if uncertain && seeker != nil {
+	err = o.repeat(ctx, true, func() error {
+		if uncertain {
 			if _, err := seeker.Seek(start, io.SeekStart); err != nil {
 				return fmt.Errorf("put %s: read the body again: %w", key, err)
 			}
@@ -83,6 +92,34 @@ func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objst
 	return info, err
 }
 
+// sized makes sure that the size of a body is known, which the gateway requires.
+func sized(body io.Reader, opt objstore.PutOptions) (io.Reader, objstore.PutOptions, error) {
+	if opt.HasSize {
+		return body, opt, nil
+	}
+	if start, s := position(body); s != nil {
+		end, err := s.Seek(0, io.SeekEnd)
+		if err == nil {
+			_, err = s.Seek(start, io.SeekStart)
+		}
+		opt.Size, opt.HasSize = end-start, true
+		return body, opt, err
+	}
+	b, err := io.ReadAll(io.LimitReader(body, maxUnsized+1))
+	if err != nil {
+		return nil, opt, err
+	}
+	if len(b) > maxUnsized {
+		return nil, opt, fmt.Errorf("a body of more than %d bytes needs its size (PutOptions.HasSize)", maxUnsized)
+	}
+	opt.Size, opt.HasSize = int64(len(b)), true
+	return bytes.NewReader(b), opt, nil
+}
+
+// expectContinue is the size of a body, in bytes, from which a useless upload costs
+// more than one round trip.
+const expectContinue = 256 << 10
+
 // position says where a body that can be sent again begins.
 func position(body io.Reader) (int64, io.Seeker) {
 	s, ok := body.(io.Seeker)
@@ -97,17 +134,18 @@ func position(body io.Reader) (int64, io.Seeker) {
 }
 
 func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
-	counted := newCountingReader(body, opt.MaxSize)
+	counted := newCountingReader(body)
 	req, err := o.c.request(ctx, http.MethodPut, path, nil, counted)
 	if err != nil {
 		return objstore.Info{}, err
 	}
-	req.ContentLength = -1
-	if opt.HasSize {
-		req.ContentLength = opt.Size
-		if opt.Size == 0 {
-			req.Body = http.NoBody
-		}
+	req.ContentLength = opt.Size
+	if opt.Size == 0 {
+		req.Body = http.NoBody
+	}
+	if opt.Size > expectContinue {
+		// The server can refuse before the body is sent.
+		req.Header.Set("Expect", "100-continue")
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
 	req.Header.Set("If-None-Match", "*")
@@ -125,8 +163,9 @@ func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader,
 	// that the caller gets its reader back idle.
 	<-counted.closed
 	if err != nil {
-		if counted.over {
-			return objstore.Info{}, fmt.Errorf("put %s: %w: more than %d bytes", key, objstore.ErrTooLarge, opt.MaxSize)
+		// What is wrong with the body is not the network's fault and not repeated.
+		if berr := counted.fault(opt.Size); berr != nil {
+			return objstore.Info{}, fmt.Errorf("put %s: %w", key, berr)
 		}
 		return objstore.Info{}, err
 	}
@@ -149,7 +188,7 @@ func (o *Objects) Get(ctx context.Context, key string, off, length int64) (io.Re
 	}
 	var body io.ReadCloser
 	var info objstore.Info
-	err = o.c.repeat(ctx, true, func() error {
+	err = o.repeat(ctx, true, func() error {
 		var err error
 		body, info, err = o.getOnce(ctx, path, key, off, length)
 		return err
@@ -217,7 +256,7 @@ func (o *Objects) Head(ctx context.Context, key string) (objstore.Info, error) {
 		return objstore.Info{}, err
 	}
 	var info objstore.Info
-	err = o.c.repeat(ctx, true, func() error {
+	err = o.repeat(ctx, true, func() error {
 		var err error
 		info, err = o.headOnce(ctx, path, key)
 		return err
@@ -238,8 +277,15 @@ func (o *Objects) headOnce(ctx context.Context, path, key string) (objstore.Info
 	return infoOf(key, res.Header, res.ContentLength), nil
 }
 
-// invalidator is a TokenSource that can be told that its token was refused.
-type invalidator interface{ Invalidate(credential.Secret) }
+// repeat is Client.repeat, and once more after a token was refused and dropped.
+func (o *Objects) repeat(ctx context.Context, repeatable bool, f func() error) error {
+	err := o.c.repeat(ctx, repeatable, f)
+	var e *Error
+	if repeatable && errors.As(err, &e) && e.dropped {
+		err = o.c.repeat(ctx, repeatable, f)
+	}
+	return err
+}
 
 // roundTrip authorizes and sends; a 401 drops the token, so that the caller's next
 // call begins with a fresh one. sent says whether net/http took the body over.
@@ -252,9 +298,9 @@ func (o *Objects) roundTrip(ctx context.Context, req *http.Request) (res *http.R
 	var e *Error
 	if errors.As(err, &e) {
 		e.kind = objectKind(e)
-		if inv, ok := o.ts.(invalidator); ok && e.StatusCode == http.StatusUnauthorized {
-			inv.Invalidate(used)
-		}
+	}
+	if dropRefused(o.ts, used, err) {
+		e.dropped = true
 	}
 	return res, true, err
 }
@@ -298,33 +344,41 @@ func infoOf(key string, h http.Header, size int64) objstore.Info {
 	return info
 }
 
-// countingReader counts and bounds what is sent. It hides the caller's Close and
-// type: the caller owns the body, and net/http must take the length from us.
+// countingReader watches a body being sent. It hides the caller's Close and type:
+// the caller owns the body, and net/http must take the length from us.
 type countingReader struct {
 	r      io.Reader
 	n      int64
-	limit  int64 // 0 = none
-	over   bool
+	err    error // what the body's Read returned last
 	once   sync.Once
 	closed chan struct{}
 }
 
-func newCountingReader(r io.Reader, limit int64) *countingReader {
-	return &countingReader{r: r, limit: limit, closed: make(chan struct{})}
+func newCountingReader(r io.Reader) *countingReader {
+	return &countingReader{r: r, closed: make(chan struct{})}
 }
 
 func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
 	c.n += int64(n)
-	if c.limit > 0 && c.n > c.limit {
-		c.over = true
-		return 0, objstore.ErrTooLarge
-	}
+	c.err = err
 	return n, err
 }
 
 // Close is net/http's sign that it will not read any more.
 func (c *countingReader) Close() error {
 	c.once.Do(func() { close(c.closed) })
+	return nil
+}
+
+// fault says whether the body itself is the reason of a failure: it could not be
+// read, or is not as long as was said.
+func (c *countingReader) fault(size int64) error {
+	switch {
+	case c.err != nil && c.err != io.EOF:
+		return fmt.Errorf("read the body: %w", c.err)
+	case c.n > size, c.err == io.EOF && c.n < size:
+		return fmt.Errorf("%w: %d bytes were announced, the body has %d", objstore.ErrSize, size, c.n)
+	}
 	return nil
 }

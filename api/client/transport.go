@@ -39,22 +39,30 @@ type call struct {
 	anonymous    bool       // send no Authorization
 }
 
-// do runs a call with repeats.
+// do runs a call with repeats. A token that the server refuses is replaced once, if
+// its source can: such a request was not executed.
 func (c *Client) do(ctx context.Context, k call) error {
 	body, contentType, err := k.body()
 	if err != nil {
 		return fmt.Errorf("%s %s: encode request: %w", k.method, k.path, err)
 	}
 	uncertain := false // an earlier attempt may have taken effect
-	return c.repeat(ctx, k.repeat, func() error {
-		err := c.once(ctx, k, body, contentType)
+	var used credential.Secret
+	run := func() error {
+		var err error
+		used, err = c.once(ctx, k, body, contentType)
 		var e *Error
 		if k.gone && uncertain && errors.As(err, &e) && e.StatusCode == http.StatusNotFound {
 			return nil
 		}
 		uncertain = uncertain || err != nil
 		return err
-	})
+	}
+	err = c.repeat(ctx, k.repeat, run)
+	if !k.anonymous && dropRefused(c.identity, used, err) {
+		err = c.repeat(ctx, k.repeat, run)
+	}
+	return err
 }
 
 func (k call) body() ([]byte, string, error) {
@@ -68,29 +76,30 @@ func (k call) body() ([]byte, string, error) {
 	return nil, "", nil
 }
 
-func (c *Client) once(ctx context.Context, k call, body []byte, contentType string) error {
+// once makes one attempt and returns the token it used.
+func (c *Client) once(ctx context.Context, k call, body []byte, contentType string) (used credential.Secret, err error) {
 	req, err := c.request(ctx, k.method, k.path, k.query, bytes.NewReader(body))
 	if err != nil {
-		return err
+		return used, err
 	}
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
 	req.Header.Set("Accept", "application/json, application/problem+json")
 	if !k.anonymous {
-		if _, err := authorize(ctx, req, c.identity); err != nil {
-			return err
+		if used, err = authorize(ctx, req, c.identity); err != nil {
+			return used, err
 		}
 	}
 	res, err := c.send(req)
 	if err != nil {
-		return err
+		return used, err
 	}
 	defer drain(res.Body)
 	if k.out == nil {
-		return nil
+		return used, nil
 	}
-	return decodeAnswer(req, res, k.out)
+	return used, decodeAnswer(req, res, k.out)
 }
 
 func decodeAnswer(req *http.Request, res *http.Response, out any) error {
@@ -133,6 +142,21 @@ func authorize(ctx context.Context, req *http.Request, ts TokenSource) (credenti
 	}
 	req.Header.Set("Authorization", "Bearer "+s.Reveal())
 	return s, nil
+}
+
+// invalidator is a TokenSource that can be told that its token was refused.
+type invalidator interface{ Invalidate(credential.Secret) }
+
+// dropRefused makes a source forget a token that the server did not accept, so
+// that the next call begins with a fresh one. It reports whether it did.
+func dropRefused(ts TokenSource, used credential.Secret, err error) bool {
+	var e *Error
+	inv, ok := ts.(invalidator)
+	if !ok || !errors.As(err, &e) || e.Problem.Code != v1.CodeUnauthenticated {
+		return false
+	}
+	inv.Invalidate(used)
+	return true
 }
 
 // send does one round trip; answers other than 2xx become an *Error.
