@@ -9,6 +9,7 @@ package target
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"time"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -125,6 +126,18 @@ type Snapshots interface {
 	// KVSnapshotMetadata returns the verbatim _METADATA of one visible snapshot.
 	KVSnapshotMetadata(ctx context.Context, t session.Target, bucket int, snapshotID int64) (json.RawMessage, error)
 }
+
+// Ended is what Begin and Decide return for a session whose fence was given back
+// before: it tells the reason that the fence kept. It matches session.ErrEnded.
+type Ended struct{ Abort session.Abort }
+
+// Error implements error.
+func (e *Ended) Error() string {
+	return fmt.Sprintf("%v: the fence was given back (%v)", session.ErrEnded, e.Abort.Reason)
+}
+
+// Unwrap makes errors.Is(err, session.ErrEnded) true.
+func (e *Ended) Unwrap() error { return session.ErrEnded }
 
 // Now is the clock type drivers take.
 type Now func() time.Time

@@ -1,0 +1,167 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/internal/durable"
+	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+// stepTimeout bounds the steps that go on after a caller has left.
+const stepTimeout = time.Minute
+
+// BeginRequest asks for a session.
+type BeginRequest struct {
+	Target       session.Target
+	SubmissionID string        // 1–128 printable ASCII bytes
+	BuildTimeout time.Duration // 0 = the default
+}
+
+// Begin starts a session, or returns the one begun under the same submission id
+// (created false), whatever became of it. A target with content is
+// session.ErrTargetNotEmpty, an owned one session.ErrTargetOwned, without a word
+// about the owner.
+func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session.Session, created bool, err error) {
+	leave, err := b.enter()
+	if err != nil {
+		return session.Session{}, false, err
+	}
+	defer leave()
+	if err := c.identityOnly("begin"); err != nil {
+		return session.Session{}, false, err
+	}
+	if err := r.Target.Check(); err != nil {
+		return session.Session{}, false, err
+	}
+	timeout, err := b.c.Limits.BuildTimeout(r.BuildTimeout)
+	if err != nil {
+		return session.Session{}, false, err
+	}
+	d, err := b.decide(ctx, c, ask{
+		action: policy.ActionBegin, target: r.Target,
+		request: policy.Request{TTL: seconds(r.BuildTimeout)},
+	})
+	if err != nil {
+		return session.Session{}, false, err
+	}
+	if timeout = d.ClampTTL(timeout, timeout); timeout <= 0 {
+		return session.Session{}, false, &Denied{Decision: d}
+	}
+	s, created, err = b.reserve(ctx, c, r, timeout, d)
+	if err != nil || s.Phase() != session.PhaseFencing {
+		return s, created, err
+	}
+	s, err = b.fence(ctx, s.ID)
+	return s, created, err
+}
+
+// reserve finds the session of the submission id or stores a new one.
+func (b *Broker) reserve(ctx context.Context, c Caller, r BeginRequest, timeout time.Duration, d policy.Decision) (session.Session, bool, error) {
+	s, err := b.c.Store.BySubmission(ctx, c.Principal, r.Target, r.SubmissionID)
+	if !errors.Is(err, session.ErrNotFound) {
+		return s, false, err
+	}
+	resolved, err := b.c.Driver.Resolve(ctx, r.Target)
+	if err != nil {
+		return session.Session{}, false, err
+	}
+	last, err := b.c.Store.LastEpoch(ctx, r.Target)
+	if err != nil {
+		return session.Session{}, false, err
+	}
+	now := b.c.Now()
+	s, err = session.New(session.Reservation{
+		ID: uuid.NewString(), SubmissionID: r.SubmissionID, Target: r.Target, Epoch: max(last, resolved.Epoch) + 1,
+		Creator: c.Principal, DecisionID: d.ID, PolicyRevision: d.Revision,
+		Created: now, BuildDeadline: now.Add(timeout),
+	})
+	if err != nil {
+		return session.Session{}, false, err
+	}
+	stored, err := b.c.Store.Create(ctx, s, b.c.Limits.MaxActive)
+	if err == nil {
+		durable.Point("begin.reserved")
+		return stored, true, nil
+	}
+	// The same request may have run beside this one, and an answer can be lost.
+	// The submission id tells both from a refusal.
+	found, findErr := b.c.Store.BySubmission(ctx, c.Principal, r.Target, r.SubmissionID)
+	if findErr != nil {
+		return session.Session{}, false, fmt.Errorf("begin %s: %w", r.Target, err)
+	}
+	return found, found.ID == s.ID, nil
+}
+
+// fence takes a session from its reservation to ready, or ends it when the target
+// cannot be had. It goes on when the caller leaves.
+func (b *Broker) fence(ctx context.Context, id string) (session.Session, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	defer cancel()
+	unlock, err := b.locks.lock(ctx, id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	defer unlock()
+	s, err := b.c.Store.Get(ctx, id)
+	if err != nil || s.Phase() != session.PhaseFencing {
+		return s, err
+	}
+	return b.fenceLocked(ctx, s)
+}
+
+func (b *Broker) fenceLocked(ctx context.Context, s session.Session) (session.Session, error) {
+	frozen, err := b.c.Driver.Begin(ctx, s)
+	if reason, definite := refused(err); definite {
+		if _, abortErr := b.abortLocked(ctx, s, reason, err.Error()); abortErr != nil {
+			b.c.Logger.Error("abort after a refused begin", "session", s.ID, "error", abortErr)
+		}
+		return session.Session{}, fmt.Errorf("begin %s: %w", s.Target, err)
+	}
+	if err != nil {
+		return session.Session{}, fmt.Errorf("begin %s: %w", s.Target, err)
+	}
+	durable.Point("begin.fenced")
+	s, err = b.update(ctx, s, ready(frozen, b.c.Now()))
+	if err != nil {
+		return session.Session{}, err
+	}
+	durable.Point("begin.ready")
+	b.c.Logger.Info("session ready", "session", s.ID, "target", s.Target.String(), "epoch", s.Epoch, "buckets", len(s.SnapshotIDs))
+	return s, nil
+}
+
+// refused tells the errors of Driver.Begin after which the session cannot become
+// ready any more.
+func refused(err error) (session.AbortReason, bool) {
+	switch {
+	case errors.Is(err, session.ErrTargetNotEmpty):
+		return session.AbortTargetNotEmpty, true
+	case errors.Is(err, session.ErrTargetNotFound), errors.Is(err, session.ErrTargetRefused):
+		return session.AbortTargetGone, true
+	case errors.Is(err, session.ErrTargetOwned), errors.Is(err, session.ErrStaleEpoch), errors.Is(err, session.ErrEnded):
+		return session.AbortFenceLost, true
+	}
+	return 0, false
+}
+
+func ready(f target.Frozen, now time.Time) session.EventReady {
+	e := session.EventReady{
+		At: now, TableID: f.Table.ID, SchemaID: f.Table.SchemaID, TableJSON: f.Table.Descriptor,
+		TableCreated: f.Table.Created, TableModified: f.Table.Modified, RemoteDataDir: f.Table.RemoteDir,
+		SnapshotIDs: f.SnapshotIDs, Plan: f.Plan,
+	}
+	if f.Partition != nil {
+		e.PartitionID = &f.Partition.ID
+	}
+	return e
+}
+
+// seconds rounds up: a rule that allows 60 must not allow 60.5.
+func seconds(d time.Duration) int64 { return int64((d + time.Second - 1) / time.Second) }

@@ -1,0 +1,83 @@
+package broker
+
+import (
+	"context"
+
+	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+// pageSize is the default page of List.
+const pageSize = 100
+
+// Get returns a session the caller may read.
+func (b *Broker) Get(ctx context.Context, c Caller, id string) (session.Session, error) {
+	leave, err := b.enter()
+	if err != nil {
+		return session.Session{}, err
+	}
+	defer leave()
+	return b.onSession(ctx, c, id, ask{action: policy.ActionRead, request: policy.Request{Ops: []string{opSession}}})
+}
+
+// Heartbeat shows that a builder is alive and tells it whether its epoch still
+// counts. It fails with session.ErrEnded once the session has ended.
+func (b *Broker) Heartbeat(ctx context.Context, c Caller, id string, epoch int64) (session.Session, error) {
+	leave, err := b.enter()
+	if err != nil {
+		return session.Session{}, err
+	}
+	defer leave()
+	s, err := b.onSession(ctx, c, id, ask{
+		action: policy.ActionRead, request: policy.Request{Ops: []string{opHeartbeat}, Epoch: epoch},
+	})
+	if err != nil {
+		return session.Session{}, err
+	}
+	if err := s.CheckEpoch(epoch); err != nil {
+		return session.Session{}, err
+	}
+	unlock, err := b.locks.lock(ctx, id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	defer unlock()
+	if s, err = b.c.Store.Get(ctx, id); err != nil {
+		return session.Session{}, hidden(id, err)
+	}
+	return b.update(ctx, s, session.EventHeartbeat{At: b.c.Now()})
+}
+
+// List returns the sessions of a page that the caller may read, and the cursor for
+// Filter.After of the next page, empty at the end. A page may be shorter than the
+// limit although more follow.
+func (b *Broker) List(ctx context.Context, c Caller, f session.Filter) ([]session.Session, string, error) {
+	leave, err := b.enter()
+	if err != nil {
+		return nil, "", err
+	}
+	defer leave()
+	if err := c.identityOnly("list"); err != nil {
+		return nil, "", err
+	}
+	if f.Limit <= 0 || f.Limit > pageSize {
+		f.Limit = pageSize
+	}
+	page, err := b.c.Store.List(ctx, f)
+	if err != nil {
+		return nil, "", err
+	}
+	readable := []session.Session{}
+	for _, s := range page {
+		switch err := b.readSession(ctx, c, s); {
+		case err == nil:
+			readable = append(readable, s)
+		case !isDenied(err):
+			return nil, "", err
+		}
+	}
+	if len(page) < f.Limit {
+		return readable, "", nil
+	}
+	return readable, page[len(page)-1].ID, nil
+}
