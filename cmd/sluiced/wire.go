@@ -1,0 +1,156 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/fluss-sluice/sluice/api"
+	"github.com/fluss-sluice/sluice/api/authn"
+	"github.com/fluss-sluice/sluice/broker"
+	"github.com/fluss-sluice/sluice/broker/audit"
+	"github.com/fluss-sluice/sluice/broker/target/directory"
+	"github.com/fluss-sluice/sluice/broker/token"
+	"github.com/fluss-sluice/sluice/broker/vend/gateway"
+	"github.com/fluss-sluice/sluice/internal/objstore/local"
+	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/session/pebblestore"
+)
+
+// service is the running parts, for whoever serves, reloads and stops them.
+type service struct {
+	api    *api.Server
+	broker *broker.Broker
+	policy *policy.Engine
+
+	closers []func() error // in the order of opening; closed in reverse
+}
+
+func (s *service) close() error {
+	var errs []error
+	for i := len(s.closers) - 1; i >= 0; i-- {
+		errs = append(errs, s.closers[i]())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *service) onClose(f func() error) { s.closers = append(s.closers, f) }
+
+// wire opens every part. On failure what was opened is closed again.
+func wire(ctx context.Context, c config, log *slog.Logger) (s *service, err error) {
+	s = &service{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.close())
+			s = nil
+		}
+	}()
+	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
+		return s, fmt.Errorf("data_dir: %w", err)
+	}
+	if err := s.openPolicy(ctx, c, log); err != nil {
+		return s, err
+	}
+	objects, err := s.openBroker(c, log)
+	if err != nil {
+		return s, err
+	}
+	return s, s.openAPI(ctx, c, log, objects)
+}
+
+func (s *service) openPolicy(ctx context.Context, c config, log *slog.Logger) error {
+	pc := policy.Config{
+		Dir: c.Policy.Dir, Timeout: c.Policy.Timeout, MaxStale: c.Policy.MaxStale, Watch: c.Policy.Watch && c.Policy.Dir != "",
+		Logger: log.With("part", "policy"),
+	}
+	if c.dev && c.Policy.Dir == "" {
+		pc.Data = devPolicyData
+	}
+	p, err := policy.Open(ctx, pc)
+	if err != nil {
+		return fmt.Errorf("policy: %w", err)
+	}
+	s.policy = p
+	s.onClose(p.Close)
+	return nil
+}
+
+// openBroker opens the store, the keys, the audit log and the warehouse, and the
+// broker over them. The store comes first: its lock says that the data directory
+// is ours.
+func (s *service) openBroker(c config, log *slog.Logger) (*local.Store, error) {
+	store, err := pebblestore.Open(filepath.Join(c.DataDir, "sessions"), pebblestore.Options{Logger: log.With("part", "store")})
+	if err != nil {
+		return nil, fmt.Errorf("data_dir %s: %w", c.DataDir, err)
+	}
+	s.onClose(store.Close)
+	ring, err := token.NewKeyring(token.KeyringConfig{
+		Dir: filepath.Join(c.DataDir, "keys"), Algorithm: c.Issuer.SigningAlg, Retain: max(c.Issuer.MaxTTL, token.DefaultRetain),
+	})
+	if err != nil {
+		return nil, err
+	}
+	issuer, err := token.NewIssuer(token.IssuerConfig{Keyring: ring, Issuer: c.Issuer.URL, Audience: c.Issuer.Audience})
+	if err != nil {
+		return nil, err
+	}
+	trail, err := audit.OpenFile(c.Audit.File, audit.FileOptions{Sync: c.Audit.Sync})
+	if err != nil {
+		return nil, fmt.Errorf("audit: %w", err)
+	}
+	s.onClose(trail.Close)
+	objects, err := local.Open(c.Target.Directory.Root, local.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("target.directory.root: %w", err)
+	}
+	s.onClose(objects.Close)
+	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: c.Target.Directory.URI})
+	if err != nil {
+		return nil, err
+	}
+	b, err := broker.New(broker.Config{
+		Store: store, Driver: driver, Policy: s.policy, Tokens: issuer, Audit: trail, Limits: c.sessionLimits(),
+		Logger: log.With("part", "broker"), MaxConcurrentCommits: c.Limits.ConcurrentCommits,
+		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval,
+	})
+	if err != nil {
+		return nil, err
+	}
+	s.broker = b
+	s.onClose(b.Close)
+	return objects, nil
+}
+
+func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objects *local.Store) error {
+	var dev *authn.DevIssuer
+	if c.dev {
+		var err error
+		if dev, err = authn.NewDevIssuer(nil); err != nil {
+			return err
+		}
+	}
+	auth, err := authn.New(ctx, authn.Config{
+		Tokens: s.broker, Issuers: c.authnIssuers(), Dev: dev, CacheSize: c.Identity.CacheSize, Logger: log.With("part", "authn"),
+	})
+	if err != nil {
+		return err
+	}
+	s.onClose(auth.Close)
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.api, err = api.NewServer(api.Config{
+		Broker: s.broker, Authn: auth, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: reg, Logger: log,
+		Checks: map[string]func(context.Context) error{"policy": func(context.Context) error { return s.policy.Ready() }},
+		Gateway: func(authorize api.Authorize, fail api.Fail) http.Handler {
+			return gateway.New(gateway.Config{Authorize: authorize, Objects: objects, MaxObjectSize: c.Limits.ObjectBytes, Fail: fail})
+		},
+	})
+	return err
+}
