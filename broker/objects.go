@@ -31,7 +31,7 @@ type ObjectGrant struct {
 	// Seal must be called after the last byte of a PUT was read and before the
 	// object becomes visible; an error means that the session has been frozen or
 	// ended meanwhile and the object must not be stored. Nil for reads.
-	Seal func(ctx context.Context) error
+	Seal func() error
 	// Done must be called when the request is over, once. Never nil.
 	Done func()
 }
@@ -77,7 +77,7 @@ func (b *Broker) AuthorizeObject(ctx context.Context, c Caller, r ObjectRequest)
 	if _, err := b.decide(ctx, c, cl.ask(c, r)); err != nil {
 		return ObjectGrant{}, err
 	}
-	return b.grantObject(cl, r), nil
+	return b.grantObject(ctx, cl, r), nil
 }
 
 func (cl claim) ask(c Caller, r ObjectRequest) ask {
@@ -94,7 +94,7 @@ func (cl claim) ask(c Caller, r ObjectRequest) ask {
 	return a
 }
 
-func (b *Broker) grantObject(cl claim, r ObjectRequest) ObjectGrant {
+func (b *Broker) grantObject(ctx context.Context, cl claim, r ObjectRequest) ObjectGrant {
 	g := ObjectGrant{Key: r.Key, MaxSize: cl.maxSize, Done: func() {}}
 	if cl.session == nil {
 		return g
@@ -103,20 +103,17 @@ func (b *Broker) grantObject(cl claim, r ObjectRequest) ObjectGrant {
 	if r.Method != "PUT" {
 		return g
 	}
-	var sealed sync.Once
-	held := false
-	g.Seal = func(ctx context.Context) (err error) {
-		sealed.Do(func() {
-			b.uploads.enter(g.SessionID)
-			held = true
-			// In this order: a freeze that this read misses waits for us in drain.
-			var s session.Session
-			if s, err = b.c.Store.Get(ctx, g.SessionID); err == nil {
-				err = writable(s, b.c.Now())
-			}
-		})
-		return err
-	}
+	var held bool
+	g.Seal = sync.OnceValue(func() error { // the gateway calls it from one goroutine
+		b.uploads.enter(g.SessionID)
+		held = true
+		// In this order: a freeze that this read misses waits for us in drain.
+		s, err := b.c.Store.Get(context.WithoutCancel(ctx), g.SessionID)
+		if err != nil {
+			return hidden(g.SessionID, err)
+		}
+		return writable(s, b.c.Now())
+	})
 	g.Done = func() {
 		if held {
 			b.uploads.leave(g.SessionID)
