@@ -1,11 +1,14 @@
 package builder
 
-import "time"
+import (
+	"sync"
+	"time"
+)
 
-// Events are optional callbacks. They run on the library's goroutines, one at a
-// time per session, and must not block or call back into the session.
+// Events are optional callbacks; nil ones cost nothing. They run on the library's
+// goroutines, one at a time per session, and must not call the session.
 type Events struct {
-	// Progress reports counters, several times a second at most.
+	// Progress reports the counters of one bucket, now and then.
 	Progress func(Progress)
 	// Uploaded reports one object that is now stored, ours or found equal.
 	Uploaded func(Upload)
@@ -13,6 +16,10 @@ type Events struct {
 	BucketFinished func(BucketFiles)
 	// CommitWaiting reports that Commit will be repeated, and why.
 	CommitWaiting func(cause error)
+}
+
+func (e Events) any() bool {
+	return e.Progress != nil || e.Uploaded != nil || e.BucketFinished != nil || e.CommitWaiting != nil
 }
 
 // Phase says what a bucket is being put through.
@@ -32,8 +39,8 @@ type Progress struct {
 	Phase    Phase
 	Rows     int64 // rows added
 	Merged   int64 // distinct rows written to files
-	Spilled  int64 // bytes written to runs
-	Bytes    int64 // bytes of finished files
+	Spilled  int64 // bytes written to sort runs
+	Bytes    int64 // bytes of the finished files
 	Uploaded int64 // bytes stored
 }
 
@@ -44,4 +51,50 @@ type Upload struct {
 	Size    int64
 	Reused  bool // an equal object was there
 	Elapsed time.Duration
+}
+
+// notifier calls events one at a time and keeps the counters they report.
+type notifier struct {
+	events Events
+
+	mu       sync.Mutex
+	counters map[int]*Progress
+}
+
+func newNotifier(e Events) *notifier { return &notifier{events: e, counters: map[int]*Progress{}} }
+
+// progress changes a bucket's counters and reports them.
+func (n *notifier) progress(bucket int, change func(p *Progress)) {
+	if n.events.Progress == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	p := n.counters[bucket]
+	if p == nil {
+		p = &Progress{Bucket: bucket, Phase: PhaseRows}
+		n.counters[bucket] = p
+	}
+	change(p)
+	n.events.Progress(*p)
+}
+
+func (n *notifier) uploaded(u Upload) {
+	n.progress(u.Bucket, func(p *Progress) { p.Uploaded += u.Size })
+	if n.events.Uploaded == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.events.Uploaded(u)
+}
+
+func (n *notifier) finished(f BucketFiles) {
+	n.progress(f.BucketID, func(p *Progress) { p.Phase = PhaseDone })
+	if n.events.BucketFinished == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.events.BucketFinished(f)
 }

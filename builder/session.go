@@ -2,20 +2,27 @@ package builder
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/apache/arrow-go/v18/arrow"
-
+	"github.com/fluss-sluice/sluice/api/client"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
+	"github.com/fluss-sluice/sluice/internal/extsort"
 	"github.com/fluss-sluice/sluice/internal/rocks"
+	"github.com/fluss-sluice/sluice/session/scope"
 )
 
 // Kinds of failure, for errors.Is.
 var (
-	// ErrForeignBucket marks a row that belongs to a bucket that is not open here.
+	// ErrForeignBucket marks a row of a bucket that is not open here; the error is a
+	// *ForeignBucketError.
 	ErrForeignBucket = errors.New("row of another bucket")
 	// ErrFinished marks a use of a bucket after its Finish.
 	ErrFinished = errors.New("bucket is finished")
@@ -25,12 +32,35 @@ var (
 	ErrClosed = errors.New("build session is closed")
 	// ErrCheckpoint marks a checkpoint that does not fit the load or its files.
 	ErrCheckpoint = errors.New("checkpoint cannot be resumed")
+	// ErrNoSpace marks a full disk. Rows before the failed call are safe: free space
+	// and call again, or resume from the last checkpoint.
+	ErrNoSpace = extsort.ErrNoSpace
 )
+
+// ForeignBucketError is a row that belongs to another bucket.
+type ForeignBucketError struct {
+	Bucket int   // the row's
+	Open   []int // the buckets that would have been taken
+}
+
+// Error names both.
+func (e *ForeignBucketError) Error() string {
+	if len(e.Open) == 1 {
+		return fmt.Sprintf("row belongs to bucket %d, this writer builds bucket %d", e.Bucket, e.Open[0])
+	}
+	return fmt.Sprintf("row belongs to bucket %d, this session builds buckets %s", e.Bucket, bucketRanges(e.Open))
+}
+
+// Is makes errors.Is(err, ErrForeignBucket) hold.
+func (e *ForeignBucketError) Is(target error) bool { return target == ErrForeignBucket }
 
 // OpenOptions tune a session. The zero value builds every bucket.
 type OpenOptions struct {
-	// Buckets are the buckets this worker builds; empty means all.
+	// Buckets are the buckets this worker builds; empty means all, or those of Resume.
 	Buckets []int
+	// SkipForeign makes Session.Write and WriteRecord pass over rows of other
+	// buckets instead of failing, so that several workers can read the same input.
+	SkipForeign bool
 	// WorkDir is an existing directory for runs and finished files; only children
 	// of the session's own are made and removed. Empty means os.TempDir().
 	WorkDir string
@@ -42,76 +72,321 @@ type OpenOptions struct {
 	Compression rocks.Compression
 	// Events replace the client's when any of them is set.
 	Events Events
-	// Resume continues from a checkpoint of the same load.
+	// Resume continues from a checkpoint of the same load; WorkDir is the same one.
 	Resume *Checkpoint
 	// TTL is the wish for the lifetime of each token; 0 means the broker's default.
 	TTL time.Duration
 }
 
-// Session builds buckets of one load.
-type Session struct{}
+// Session builds buckets of one load. Its methods are safe for concurrent use; the
+// order of rows added by concurrent calls is not defined, and with it which of two
+// rows of one key wins.
+type Session struct {
+	load    *load
+	o       OpenOptions
+	tokens  *client.Tokens
+	upload  uploader
+	notify  *notifier
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	writers []*BucketWriter // by bucket number, nil where not open here
+	open    []*BucketWriter // ascending
+	numbers []int           // of open
+	builds  chan struct{}   // one token per bucket being merged
+	uploads chan struct{}   // one token per object being stored
+	rows    sync.Pool       // of *rowEncoder
+	batches sync.Pool       // of *batchEncoder
+	skipped atomic.Int64
+
+	mu           sync.Mutex
+	closed       bool
+	checkpointed bool // a checkpoint names our directories
+}
+
+// parallelUploads bounds the objects stored at once.
+const parallelUploads = 4
 
 // Open checks the build context, gets a grant for its buckets and prepares the
-// work directory. ctx covers the opening only.
+// work directory. ctx covers the opening only. Close the session.
 func (c *Client) Open(ctx context.Context, bc *BuildContext, o OpenOptions) (*Session, error) {
-	return nil, errNotBuilt
+	l, err := newLoad(bc)
+	if err != nil {
+		return nil, err
+	}
+	if o, err = o.withDefaults(l, c.events); err != nil {
+		return nil, err
+	}
+	s := newSession(l, o)
+	if err := s.prepare(); err != nil {
+		return nil, errors.Join(err, s.end(false))
+	}
+	s.tokens = client.NewTokens(c.api, client.ExchangeRequest{SessionID: bc.Handle.BulkLoadID, Scope: bucketScope(s.numbers), TTL: o.TTL})
+	s.upload.objects = c.api.Objects(s.tokens, bc.RemoteDataDir)
+	if _, err := s.tokens.Token(ctx); err != nil {
+		return nil, errors.Join(wrapLoad(fmt.Sprintf("open buckets %s of", bucketRanges(s.numbers)), bc, err), s.end(false))
+	}
+	return s, nil
+}
+
+func (o OpenOptions) withDefaults(l *load, e Events) (OpenOptions, error) {
+	if o.WorkDir == "" {
+		o.WorkDir = os.TempDir()
+	}
+	if st, err := os.Stat(o.WorkDir); err != nil {
+		return o, fmt.Errorf("work directory: %w", err)
+	} else if !st.IsDir() {
+		return o, fmt.Errorf("work directory %s is not a directory", o.WorkDir)
+	}
+	if o.Memory == 0 {
+		o.Memory = extsort.DefaultMemory
+	}
+	if o.Parallelism <= 0 {
+		o.Parallelism = runtime.GOMAXPROCS(0)
+	}
+	if !o.Events.any() {
+		o.Events = e
+	}
+	var err error
+	if o.Buckets, err = chooseBuckets(o, len(l.bc.SnapshotIDs)); err != nil {
+		return o, err
+	}
+	if least := int64(len(o.Buckets)) * extsort.MinMemory; o.Memory < least {
+		return o, fmt.Errorf("memory of %d bytes is too little for %d buckets: give at least %d, or open fewer buckets", o.Memory, len(o.Buckets), least)
+	}
+	if o.Resume != nil {
+		err = o.Resume.fits(l, o.Buckets)
+	}
+	return o, err
+}
+
+// chooseBuckets returns the buckets to open, ascending.
+func chooseBuckets(o OpenOptions, n int) ([]int, error) {
+	list := slices.Clone(o.Buckets)
+	if len(list) == 0 && o.Resume != nil {
+		for _, b := range o.Resume.Buckets {
+			list = append(list, b.BucketID)
+		}
+	}
+	if len(list) == 0 {
+		for b := range n {
+			list = append(list, b)
+		}
+	}
+	slices.Sort(list)
+	for i, b := range list {
+		if b < 0 || b >= n {
+			return nil, fmt.Errorf("there is no bucket %d: the load has buckets 0 to %d", b, n-1)
+		}
+		if i > 0 && list[i-1] == b {
+			return nil, fmt.Errorf("bucket %d is named twice", b)
+		}
+	}
+	return list, nil
+}
+
+func newSession(l *load, o OpenOptions) *Session {
+	s := &Session{
+		load: l, o: o, numbers: o.Buckets, notify: newNotifier(o.Events),
+		writers: make([]*BucketWriter, len(l.bc.SnapshotIDs)),
+		builds:  make(chan struct{}, min(o.Parallelism, len(o.Buckets))),
+		uploads: make(chan struct{}, parallelUploads),
+	}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.rows.New = func() any { return l.newRowEncoder() }
+	for _, b := range o.Buckets {
+		w := &BucketWriter{s: s, id: b}
+		s.writers[b] = w
+		s.open = append(s.open, w)
+	}
+	return s
+}
+
+// prepare restores what a checkpoint names.
+func (s *Session) prepare() error {
+	if s.o.Resume == nil {
+		return nil
+	}
+	s.checkpointed = true
+	for _, b := range s.o.Resume.Buckets {
+		if err := s.writers[b.BucketID].restore(b); err != nil {
+			return fmt.Errorf("%w: bucket %d: %w", ErrCheckpoint, b.BucketID, err)
+		}
+	}
+	return nil
+}
+
+// bucketScope asks to read and write buckets; reading is needed to compare with
+// what an earlier attempt left.
+func bucketScope(buckets []int) []string {
+	var list []string
+	for _, r := range runsOf(buckets) {
+		for _, op := range []scope.Op{scope.Read, scope.Write} {
+			list = append(list, scope.Scope{Op: op, First: r[0], Last: r[1]}.String())
+		}
+	}
+	return list
+}
+
+// runsOf joins ascending numbers into ranges, both ends included.
+func runsOf(numbers []int) [][2]int {
+	var runs [][2]int
+	for _, n := range numbers {
+		if k := len(runs); k > 0 && runs[k-1][1] == n-1 {
+			runs[k-1][1] = n
+		} else {
+			runs = append(runs, [2]int{n, n})
+		}
+	}
+	return runs
+}
+
+func bucketRanges(numbers []int) string {
+	s := ""
+	for i, r := range runsOf(numbers) {
+		if i > 0 {
+			s += ","
+		}
+		s += fmt.Sprint(r[0])
+		if r[1] > r[0] {
+			s += fmt.Sprintf("-%d", r[1])
+		}
+	}
+	return s
 }
 
 // Table is the frozen table.
-func (s *Session) Table() *schema.Table { return nil }
+func (s *Session) Table() *schema.Table { return s.load.table }
 
 // Buckets lists the buckets this session builds, ascending.
-func (s *Session) Buckets() []int { return nil }
+func (s *Session) Buckets() []int { return slices.Clone(s.numbers) }
 
 // Bucket returns the writer of one open bucket.
-func (s *Session) Bucket(n int) (*BucketWriter, error) { return nil, errNotBuilt }
-
-// BucketOf computes the bucket of a whole row in schema order.
-func (s *Session) BucketOf(r []row.Value) (int, error) { return 0, errNotBuilt }
-
-// Write adds a row to its bucket; ErrForeignBucket when that is not open here.
-func (s *Session) Write(r []row.Value) error { return errNotBuilt }
-
-// WriteRecord adds every row of a batch to its bucket. Rows before a refused one
-// have been added.
-func (s *Session) WriteRecord(rec arrow.RecordBatch) error { return errNotBuilt }
-
-// Rows is the number of rows added so far, earlier checkpoints included.
-func (s *Session) Rows() int64 { return 0 }
-
-// Checkpoint makes everything added so far durable on local disk. position is the
-// caller's: where its input stands.
-func (s *Session) Checkpoint(ctx context.Context, position json.RawMessage) (*Checkpoint, error) {
-	return nil, errNotBuilt
+func (s *Session) Bucket(n int) (*BucketWriter, error) {
+	if n < 0 || n >= len(s.writers) {
+		return nil, fmt.Errorf("there is no bucket %d: the load has buckets 0 to %d", n, len(s.writers)-1)
+	}
+	if s.writers[n] == nil {
+		return nil, &ForeignBucketError{Bucket: n, Open: s.numbers}
+	}
+	return s.writers[n], nil
 }
 
-// Finish finishes every open bucket that is not finished yet and returns the
-// files of all, by bucket.
-func (s *Session) Finish(ctx context.Context) ([]BucketFiles, error) { return nil, errNotBuilt }
+// BucketOf computes the bucket of a whole row in schema order.
+func (s *Session) BucketOf(r []row.Value) (int, error) {
+	e := s.rows.Get().(*rowEncoder)
+	defer s.rows.Put(e)
+	return e.encodeKey(r)
+}
 
-// Close ends the grant and removes the session's work directories, except what a
-// checkpoint names and is still needed. It is safe to call twice.
-func (s *Session) Close() error { return nil }
+// Write adds a whole row in schema order to its bucket.
+func (s *Session) Write(r []row.Value) error {
+	e := s.rows.Get().(*rowEncoder)
+	defer s.rows.Put(e)
+	bucket, err := e.encodeKey(r)
+	if err != nil {
+		return err
+	}
+	w := s.writers[bucket]
+	if w == nil {
+		return s.foreign(bucket)
+	}
+	if err := e.encodeValue(r); err != nil {
+		return err
+	}
+	return w.add(e.key, e.value)
+}
+
+// foreign skips a row of another bucket, or refuses it.
+func (s *Session) foreign(bucket int) error {
+	if s.o.SkipForeign {
+		s.skipped.Add(1)
+		return nil
+	}
+	return &ForeignBucketError{Bucket: bucket, Open: s.numbers}
+}
+
+// Rows is the number of rows added so far, those before a resumed checkpoint
+// included. Rows of one key count each time.
+func (s *Session) Rows() int64 {
+	var n int64
+	for _, w := range s.open {
+		n += w.rows.Load()
+	}
+	return n
+}
+
+// Skipped is the number of rows of other buckets that SkipForeign passed over.
+func (s *Session) Skipped() int64 { return s.skipped.Load() }
+
+// Finish finishes every open bucket and returns the files of all, by bucket. It may
+// be repeated after an error, and then goes on where it stopped.
+func (s *Session) Finish(ctx context.Context) ([]BucketFiles, error) {
+	files := make([]BucketFiles, len(s.open))
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	for i, w := range s.open {
+		wg.Go(func() {
+			f, err := w.finishOnce(ctx)
+			if err != nil {
+				cancel(err) // the first error ends the others
+			}
+			files[i] = f
+		})
+	}
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		return nil, err
+	}
+	return files, nil
+}
+
+// Close ends the grant and removes the session's own directories, except those
+// that a checkpoint of an unfinished session names. Calls that run are
+// interrupted. Take a checkpoint after Finish to be able to commit after a crash.
+func (s *Session) Close() error {
+	s.mu.Lock()
+	keep := s.checkpointed
+	s.mu.Unlock()
+	return s.end(keep && !s.allDone())
+}
 
 // Discard is Close that keeps nothing, checkpoint or not.
-func (s *Session) Discard() error { return nil }
+func (s *Session) Discard() error { return s.end(false) }
 
-// BucketWriter builds one bucket. Writers of different buckets may be used
-// concurrently.
-type BucketWriter struct{}
+func (s *Session) allDone() bool {
+	return !slices.ContainsFunc(s.open, func(w *BucketWriter) bool { return !w.done() })
+}
 
-// ID is the bucket's number.
-func (w *BucketWriter) ID() int { return 0 }
+func (s *Session) end(keep bool) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	var errs []error
+	for _, w := range s.open {
+		errs = append(errs, w.close(keep))
+	}
+	if s.tokens != nil {
+		errs = append(errs, s.tokens.Close())
+	}
+	return errors.Join(errs...)
+}
 
-// Put adds a whole row in schema order; a row of another bucket is refused.
-func (w *BucketWriter) Put(r []row.Value) error { return errNotBuilt }
+func (s *Session) checkOpen() error {
+	if s.ctx.Err() != nil {
+		return ErrClosed
+	}
+	return nil
+}
 
-// WriteRecord adds every row of a batch; a row of another bucket is refused and
-// ends the call, rows before it have been added.
-func (w *BucketWriter) WriteRecord(rec arrow.RecordBatch) error { return errNotBuilt }
-
-// Finish merges, writes and uploads the bucket. It may be repeated after an
-// error; after a success it is ErrFinished.
-func (w *BucketWriter) Finish(ctx context.Context) (BucketFiles, error) {
-	return BucketFiles{}, errNotBuilt
+// within is ctx that also ends when the session is closed.
+func (s *Session) within(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(s.ctx, func() { cancel(ErrClosed) })
+	return ctx, func() { stop(); cancel(nil) }
 }
