@@ -46,12 +46,17 @@ type Filter struct {
 //   - Every method is safe for concurrent use.
 type Store interface {
 	// Create stores a new session with Version 1 and returns it. It fails with
+	// ErrExists when the id or (creator, target, submission id) is taken (tested
+	// first, so that a repeated Begin is told from a foreign one), with
 	// ErrTargetOwned while the target has a session that is not terminal, with
-	// ErrExists when the id or (creator, target, submission id) is taken, and
-	// with ErrLimit when maxActive (> 0) unfinished sessions exist.
+	// ErrStaleEpoch when the epoch is not above LastEpoch, and with ErrLimit when
+	// maxActive (> 0) unfinished sessions exist. The record must be new (Version 0,
+	// not terminal: ErrInvalid) and pass Check.
 	Create(ctx context.Context, s Session, maxActive int) (Session, error)
 	// Update stores s if the stored version equals s.Version, and returns it with
-	// the next version.
+	// the next version. Another version is ErrConflict, a missing record ErrNotFound,
+	// a change of what the reservation wrote ErrInvalid, and of a terminal state
+	// ErrWrongState. The record must pass Check.
 	Update(ctx context.Context, s Session) (Session, error)
 	Get(ctx context.Context, id string) (Session, error)
 	// Active returns the unfinished session of a target, or ErrNotFound.
@@ -61,14 +66,17 @@ type Store interface {
 	// LastEpoch is the highest epoch ever stored for a target, 0 for none. It
 	// outlives the deletion of sessions.
 	LastEpoch(ctx context.Context, t Target) (int64, error)
-	// List returns sessions ordered by id.
+	// List returns sessions ordered by id. Like Unfinished and Grants it leaves out
+	// records that cannot be read and returns the rest together with the error.
 	List(ctx context.Context, f Filter) ([]Session, error)
 	// Unfinished returns every session that is not terminal, for resumption.
 	Unfinished(ctx context.Context) ([]Session, error)
-	// Delete forgets a terminal session and its grants, if its version matches.
+	// Delete forgets a terminal session and its grants, if its version matches
+	// (ErrConflict). A session that has not ended is ErrWrongState.
 	Delete(ctx context.Context, id string, version uint64) error
 
-	// PutGrant stores a new grant; ErrExists when its id is taken.
+	// PutGrant stores a new grant that passes CheckGrant; ErrExists when its id is
+	// taken. Times are kept to the nanosecond and come back in UTC.
 	PutGrant(ctx context.Context, g Grant) error
 	Grant(ctx context.Context, id string) (Grant, error)
 	// RevokeGrant marks a grant; revoking twice keeps the first time.
