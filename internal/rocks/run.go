@@ -69,7 +69,10 @@ type blockWalker struct {
 	slot   *tableSlot
 	cursor *indexCursor
 	seek   []byte // for the next table, nil when it is walked from its start
-	last   bool   // the upper bound lies in the current block
+	// last says that the upper bound lies in the current block: the table has no
+	// more to give. Later tables may, for the separator of a table's last block can
+	// be greater than their keys.
+	last bool
 }
 
 // start positions before the first block, or the first that can hold key.
@@ -97,9 +100,13 @@ func (w *blockWalker) close() {
 // hold news even then.
 func (w *blockWalker) load(b *loadedBlock, stable bool) (bool, error) {
 	b.deletes, b.atSeek, b.data = nil, false, nil
-	for !w.last {
+	for {
 		if err := w.db.ctx.Err(); err != nil {
 			return false, err
+		}
+		if w.last {
+			w.close()
+			w.last = false
 		}
 		if w.slot == nil {
 			if more, err := w.openNext(b); !more || err != nil {
@@ -123,7 +130,6 @@ func (w *blockWalker) load(b *loadedBlock, stable bool) (bool, error) {
 		b.atSeek = false
 		w.close()
 	}
-	return false, nil
 }
 
 // openNext opens the next table of the run, if it starts before the upper bound.
