@@ -14,21 +14,63 @@ import (
 
 // PartitionName returns the name of the partition a whole row belongs to, "" for
 // unpartitioned tables. A value that is no valid name is an error: such a row cannot
-// be stored.
+// be stored. A Partitioner does the same for many rows.
 func PartitionName(t *schema.Table, r []row.Value) (string, error) {
-	columns := t.PartitionColumns()
-	values := make([]string, len(columns))
-	for i, at := range columns {
-		c := &t.Schema.Columns[at]
+	return NewPartitioner(t).Name(r)
+}
+
+// Partitioner names the partitions of rows. It remembers the last row's partition, so
+// that runs of rows of one partition cost a comparison each. It belongs to one
+// goroutine.
+type Partitioner struct {
+	table   *schema.Table
+	columns []int
+
+	last []row.Value // partition columns of the last row, cloned; nil before the first
+	name string
+}
+
+// NewPartitioner returns the partitioner of a table.
+func NewPartitioner(t *schema.Table) *Partitioner {
+	return &Partitioner{table: t, columns: t.PartitionColumns()}
+}
+
+// Name is PartitionName.
+func (p *Partitioner) Name(r []row.Value) (string, error) {
+	if len(p.columns) == 0 || p.same(r) {
+		return p.name, nil
+	}
+	texts := make([]string, len(p.columns))
+	values := make([]row.Value, len(p.columns))
+	for i, at := range p.columns {
+		c := &p.table.Schema.Columns[at]
 		if at >= len(r) {
 			return "", fmt.Errorf("row has %d values, partition column %q is number %d", len(r), c.Name, at)
 		}
 		var err error
-		if values[i], err = FormatPartitionValue(c.Type, r[at]); err != nil {
+		if texts[i], err = FormatPartitionValue(c.Type, r[at]); err != nil {
 			return "", fmt.Errorf("partition column %q: %w", c.Name, err)
 		}
+		values[i] = r[at].Clone()
 	}
-	return schema.PartitionName(t, values)
+	name, err := schema.PartitionName(p.table, texts)
+	if err != nil {
+		return "", err
+	}
+	p.last, p.name = values, name
+	return name, nil
+}
+
+func (p *Partitioner) same(r []row.Value) bool {
+	if p.last == nil {
+		return false
+	}
+	for i, at := range p.columns {
+		if at >= len(r) || !row.Equal(r[at], p.last[i]) {
+			return false
+		}
+	}
+	return true
 }
 
 // FormatPartitionValue prints one partition column's value as Fluss does:

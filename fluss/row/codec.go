@@ -147,11 +147,8 @@ func (e *FieldsEncoder) Append(dst []byte, r []Value) ([]byte, error) {
 			return dst[:start], fmt.Errorf("row has %d values, key column %q is number %d", len(r), e.l.names[i], at)
 		}
 		c := &e.l.cols[i]
-		if r[at].shape == shapeNull {
-			return dst[:start], e.fail(i, c.refuseNull())
-		}
 		var err error
-		if dst, err = c.appendCompacted(dst, r[at]); err != nil {
+		if dst, err = c.appendCompacted(dst, &r[at]); err != nil {
 			return dst[:start], e.fail(i, err)
 		}
 	}

@@ -107,6 +107,7 @@ type column struct {
 type layout struct {
 	cols      []column
 	names     []string // nil when unknown
+	nested    bool     // the fields of a ROW type
 	format    Format
 	nullBytes int
 	lengths   int // bytes of the indexed format's length list
@@ -194,7 +195,7 @@ func compileColumn(t schema.Type, f Format) column {
 			types[i], names[i] = t.Fields[i].Type, t.Fields[i].Name
 		}
 		c.op, c.row = opRow, compile(types, f)
-		c.row.names = names
+		c.row.names, c.row.nested = names, true
 	}
 	return c
 }
@@ -210,6 +211,9 @@ func (c *column) variable() bool {
 
 // fail makes an error about column i.
 func (l *layout) fail(i int, err error) error {
+	if l.nested {
+		return inside(err, "."+l.names[i])
+	}
 	e, ok := err.(*ColumnError)
 	if !ok {
 		return err
@@ -226,20 +230,20 @@ func (c *column) reason(format string, args ...any) error {
 	return &ColumnError{Type: c.typ, Reason: fmt.Sprintf(format, args...)}
 }
 
-// accepts reports whether a value that is not NULL fits the column; refuse tells
-// why not. Nested values are only checked for their shape here.
-func (c *column) accepts(v Value) bool {
+// accepts reports whether a value that is not NULL fits the column, false for NULL;
+// refuse tells why not. Nested values are only checked for their shape here.
+func (c *column) accepts(v *Value) bool {
 	switch c.op {
 	case opBool:
 		return v.shape == shapeBool
 	case opInt8, opInt16, opInt32, opInt64:
-		return v.shape == shapeInt && c.min <= v.n && v.n <= c.max
+		return c.acceptsInt(v)
 	case opFloat:
 		return v.shape == shapeFloat32
 	case opDouble:
 		return v.shape == shapeFloat64
 	case opString:
-		return v.shape == shapeString && v.n <= math.MaxInt32 && utf8.Valid(v.raw())
+		return acceptsText(v)
 	case opChar:
 		return v.shape == shapeString && c.acceptsChar(v.raw())
 	case opBinary:
@@ -265,6 +269,14 @@ func (c *column) accepts(v Value) bool {
 
 const maxNanoOfMilli = 999_999
 
+func (c *column) acceptsInt(v *Value) bool {
+	return v.shape == shapeInt && c.min <= v.n && v.n <= c.max
+}
+
+func acceptsText(v *Value) bool {
+	return v.shape == shapeString && v.n <= math.MaxInt32 && utf8.Valid(v.raw())
+}
+
 // acceptsChar checks text for a CHAR(n). It is at most n characters long; in an
 // indexed row it also fits into n bytes and does not end in NUL, which is what the
 // row pads with.
@@ -277,6 +289,9 @@ func (c *column) acceptsChar(b []byte) bool {
 
 // refuse explains why accepts said no.
 func (c *column) refuse(v Value) error {
+	if v.shape == shapeNull {
+		return c.refuseNull()
+	}
 	if want := c.shape(); v.shape != want && (want != shapeDecimal || v.shape != shapeBig) {
 		return c.reason("got %s", v.shape)
 	}
@@ -347,7 +362,7 @@ func (k *Checker) Check(v Value) *ColumnError {
 		}
 		return k.c.refuseNull().(*ColumnError)
 	}
-	if k.c.accepts(v) {
+	if k.c.accepts(&v) {
 		return nil
 	}
 	return k.c.refuse(v).(*ColumnError)

@@ -39,16 +39,13 @@ func (l *layout) appendIndexed(dst []byte, r []Value) ([]byte, error) {
 	dst = append(dst, make([]byte, l.nullBytes+l.lengths)...)
 	for i := range l.cols {
 		c := &l.cols[i]
-		if r[i].shape == shapeNull {
-			if !c.nullable {
-				return dst[:start], l.fail(i, c.refuseNull())
-			}
+		if r[i].shape == shapeNull && c.nullable {
 			dst[start+i>>3] |= 1 << (i & 7)
 			continue
 		}
 		at := len(dst)
 		var err error
-		if dst, err = c.appendIndexed(dst, r[i]); err != nil {
+		if dst, err = c.appendIndexed(dst, &r[i]); err != nil {
 			return dst[:start], l.fail(i, err)
 		}
 		if c.variable() {
@@ -69,9 +66,9 @@ func (c *column) putLength(dst []byte, slot, n int) error {
 	return nil
 }
 
-func (c *column) appendIndexed(dst []byte, v Value) ([]byte, error) {
+func (c *column) appendIndexed(dst []byte, v *Value) ([]byte, error) {
 	if !c.accepts(v) {
-		return dst, c.refuse(v)
+		return dst, c.refuse(*v)
 	}
 	switch c.op {
 	case opBool, opInt8:
@@ -91,7 +88,7 @@ func (c *column) appendIndexed(dst []byte, v Value) ([]byte, error) {
 		dst = append(dst, v.raw()...)
 		return append(dst, make([]byte, c.length-int(v.n))...), nil
 	}
-	return c.appendBody(dst, v)
+	return c.appendBody(dst, *v)
 }
 
 func (l *layout) decodeIndexed(b []byte, into []Value) error {
@@ -117,7 +114,7 @@ func (l *layout) decodeIndexed(b []byte, into []Value) error {
 			size, lengths = int(binary.LittleEndian.Uint32(lengths)), lengths[4:]
 		}
 		if size < 0 || size > len(b)-pos {
-			return l.fail(i, c.malformed(b[pos:]))
+			return l.fail(i, c.reason("%d bytes where %d are left", uint32(size), len(b)-pos))
 		}
 		if err := c.decodeIndexed(b[pos:pos+size:pos+size], &into[i]); err != nil {
 			return l.fail(i, err)

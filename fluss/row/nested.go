@@ -53,15 +53,9 @@ func (c *column) appendArray(dst []byte, elems []Value) ([]byte, error) {
 	slot, size := base+slots, c.fixedSlot()
 	for i, v := range elems {
 		var err error
-		switch {
-		case v.shape != shapeNull:
-			dst, err = c.putSlot(dst, base, slot, v)
-		case c.nullable:
+		if v.shape == shapeNull && c.nullable {
 			dst[base+4+i>>3] |= 1 << (i & 7)
-		default:
-			err = c.refuseNull()
-		}
-		if err != nil {
+		} else if dst, err = c.putSlot(dst, base, slot, v); err != nil {
 			return dst, inside(err, "["+strconv.Itoa(i)+"]")
 		}
 		slot += size
@@ -71,7 +65,7 @@ func (c *column) appendArray(dst []byte, elems []Value) ([]byte, error) {
 
 // putSlot writes one element that is not NULL.
 func (c *column) putSlot(dst []byte, base, slot int, v Value) ([]byte, error) {
-	if !c.accepts(v) {
+	if !c.accepts(&v) {
 		return dst, c.refuse(v)
 	}
 	le := binary.LittleEndian

@@ -316,11 +316,14 @@ func CloneAll(vs []Value) []Value {
 	return out
 }
 
-// Equal reports whether a and b are the same value. Floats are compared by their
-// bits, so that a NaN equals itself and −0 differs from 0; maps are compared in order.
+// Equal reports whether a and b are the same value. All NaNs are equal, and −0 differs
+// from 0; maps are compared in order.
 func Equal(a, b Value) bool {
-	if a.shape != b.shape || a.n != b.n || a.nano != b.nano {
+	if a.shape != b.shape || a.nano != b.nano {
 		return false
+	}
+	if a.n != b.n {
+		return a.isNaN() && b.isNaN()
 	}
 	switch a.shape {
 	case shapeString, shapeBytes, shapeBig:
@@ -331,6 +334,10 @@ func Equal(a, b Value) bool {
 		return EqualAll(a.Keys(), b.Keys()) && EqualAll(a.List(), b.List())
 	}
 	return true
+}
+
+func (v Value) isNaN() bool {
+	return math.IsNaN(v.Float64()) || math.IsNaN(float64(v.Float32()))
 }
 
 // EqualAll reports whether two rows hold the same values.

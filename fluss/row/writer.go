@@ -136,19 +136,17 @@ func (w *Writer) Value(v Value) {
 	switch {
 	case v.shape == shapeNull && c.nullable:
 		w.buf[w.start+i>>3] |= 1 << (i & 7)
-	case v.shape == shapeNull:
-		err = c.refuseNull()
 	case w.l.format == Compacted:
-		w.buf, err = c.appendCompacted(w.buf, v)
+		w.buf, err = c.appendCompacted(w.buf, &v)
 	default:
-		err = w.indexed(c, v)
+		err = w.indexed(c, &v)
 	}
 	if err != nil {
 		w.err = w.l.fail(i, err)
 	}
 }
 
-func (w *Writer) indexed(c *column, v Value) (err error) {
+func (w *Writer) indexed(c *column, v *Value) (err error) {
 	at := len(w.buf)
 	if w.buf, err = c.appendIndexed(w.buf, v); err != nil || !c.variable() {
 		return err
