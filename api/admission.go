@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"io"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -119,10 +120,13 @@ type guardedBody struct{ g *stallGuard }
 func (b guardedBody) Read(p []byte) (int, error) {
 	_ = b.g.rc.SetReadDeadline(time.Now().Add(b.g.idle))
 	n, err := b.g.body.Read(p)
-	if err != nil {
-		// At the end the deadline must go: net/http would cancel the context at it
-		// while the object is being made durable. After a failure it does no harm.
+	switch {
+	case err == io.EOF:
+		// The deadline must go: net/http would cancel the context at it while the
+		// object is being made durable.
 		_ = b.g.rc.SetReadDeadline(time.Time{})
+	case err != nil:
+		err = bodyError(err, 0)
 	}
 	return n, err
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
-	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/scope"
@@ -103,9 +102,6 @@ var kinds = []kind{
 	{is: session.ErrConflict, status: 409, code: v1.CodeConflict, detail: "it was changed at the same time: read it again"},
 	{is: session.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
 	{is: scope.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
-	{is: objstore.ErrInvalidKey, status: 400, code: v1.CodeInvalidPath},
-	{is: objstore.ErrNotFound, status: 404, code: v1.CodeNotFound, detail: "no such object"},
-	{is: objstore.ErrNoSpace, status: 507, code: v1.CodeInsufficientSpace, detail: "the store is full"},
 	{is: context.DeadlineExceeded, status: 504, code: v1.CodeTimeout, detail: "this took too long; what was begun goes on, repeat the request to learn its outcome", retryAfter: retrySoon},
 	{is: context.Canceled, status: statusClientClosed, code: v1.CodeTimeout, detail: "the client went away"},
 }
@@ -117,20 +113,28 @@ func failureOf(err error) failure {
 	if errors.As(err, &he) {
 		return failure{status: he.status, code: he.code, detail: he.detail, retryAfter: he.retryAfter}
 	}
-	// A gateway error is met first: it may wrap a broker's, which has its own kind.
-	if status, code, ok := gateway.Status(err); ok {
-		f := failure{status: status, code: code, detail: err.Error()}
-		if status >= http.StatusInternalServerError && status != http.StatusInsufficientStorage {
-			f.detail = internalDetail
-		}
-		return f
-	}
 	for _, k := range kinds {
 		if errors.Is(err, k.is) {
 			return k.failure(err)
 		}
 	}
+	// The gateway's and the store's kinds come last: an error about a session or a
+	// token may have one of theirs as its cause.
+	if status, code, ok := gateway.Status(err); ok {
+		return failure{status: status, code: code, detail: objectDetail(code, err)}
+	}
 	return failure{status: http.StatusInternalServerError, code: v1.CodeInternal, detail: internalDetail}
+}
+
+// objectDetail hides what a store says of itself.
+func objectDetail(code string, err error) string {
+	switch code {
+	case v1.CodeNotFound:
+		return "no such object"
+	case v1.CodeInsufficientSpace:
+		return "the store is full"
+	}
+	return err.Error()
 }
 
 const internalDetail = "this failed on our side; the log has the cause under this request id"

@@ -256,8 +256,13 @@ func (i *issuer) identity(claims jwt.MapClaims) (identity, error) {
 		expires: exp.Add(Leeway),
 	}
 	for name, p := range i.claims {
-		v, ok := p.find(claims).(string)
-		if !ok {
+		var v string
+		switch x := p.find(claims).(type) {
+		case string:
+			v = x
+		case json.Number:
+			v = x.String()
+		default: // absent, or nothing that a rule could compare
 			continue
 		}
 		if err := checkText("claim "+name, v, maxGroup); err != nil {
@@ -343,9 +348,6 @@ func (p claimPath) find(claims jwt.MapClaims) any {
 			return nil
 		}
 		v = m[seg]
-	}
-	if n, ok := v.(json.Number); ok {
-		return n.String()
 	}
 	return v
 }
