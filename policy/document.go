@@ -345,15 +345,20 @@ func appendCanonical(dst []byte, v any) []byte {
 // appendCanonicalString escapes what JSON requires and nothing else.
 func appendCanonicalString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
+	start := 0
 	for i := range len(s) {
-		switch c := s[i]; {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-		case c < ' ':
+		c := s[i]
+		if c != '"' && c != '\\' && c >= ' ' {
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		start = i + 1
+		if c < ' ' {
 			dst = fmt.Appendf(dst, `\u%04x`, c)
-		default:
-			dst = append(dst, c)
+		} else {
+			dst = append(dst, '\\', c)
 		}
 	}
+	dst = append(dst, s[start:]...)
 	return append(dst, '"')
 }

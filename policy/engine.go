@@ -3,11 +3,20 @@ package policy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"github.com/open-policy-agent/opa/v1/storage"
 )
 
-// DefaultTimeout bounds one evaluation when Config.Timeout is zero.
+// DefaultTimeout bounds one evaluation when Config.Timeout is zero. It is far above
+// what a decision takes (about a tenth of a millisecond), so that it ends runaway
+// rules and not requests on a busy machine.
 const DefaultTimeout = time.Second
 
 // Config configures an Engine.
@@ -25,16 +34,24 @@ type Config struct {
 	MaxStale time.Duration
 	// Watch reloads when the directory changes.
 	Watch bool
+	// PollInterval is how often a watched directory is looked at beside the kernel's
+	// events, which do not cross network file systems; 0 = 10 s.
+	PollInterval time.Duration
 	// Now is the clock for ids, ages and records; nil = time.Now.
 	Now func() time.Time
-	// Logger is told of reloads, accepted and refused; nil = discard.
+	// Logger is told of reloads, accepted and refused, and of rules that the floor
+	// had to stop; nil = discard.
 	Logger *slog.Logger
 	// OnDecision is called synchronously with every decision, before it is
 	// returned; it must be fast and safe for concurrent use. Nil = none.
 	OnDecision func(Record)
+	// OnReload is called after every attempt to load, by the goroutine that made
+	// it; it must not call Reload or Close. Nil = none.
+	OnReload func(Status)
 }
 
-// Record is one evaluation as it can be stored and replayed.
+// Record is one evaluation as it can be stored and replayed: evaluating Input by
+// the same revision gives the same decision, but for its ID.
 type Record struct {
 	Time     time.Time     `json:"time"` // when it was evaluated (the engine's clock)
 	Input    Input         `json:"input"`
@@ -44,23 +61,29 @@ type Record struct {
 }
 
 // Engine evaluates the newest good revision. It is safe for concurrent use.
-type Engine struct{}
+type Engine struct {
+	conf Config
+	ids  ids
+	cur  atomic.Pointer[generation] // never nil once Open returned
+
+	staleSince atomic.Int64 // UnixNano of the first failed load since the last good one; 0 = none
+
+	loading sync.Mutex // held while loading, which is never done twice at once
+
+	mu     sync.Mutex
+	status Status // guarded by mu
+
+	stop func() // ends watching and waits for it
+}
 
 var _ Decider = (*Engine)(nil)
 
-var errNotBuilt = errors.New("not built yet")
-
-// Open loads the configured revision. It fails when the first revision cannot be
-// loaded. ctx governs loading only; Close ends watching.
-func Open(ctx context.Context, c Config) (*Engine, error) { return nil, errNotBuilt }
-
-// Decide implements Decider.
-func (e *Engine) Decide(ctx context.Context, in Input) (Decision, error) {
-	return Decision{}, errNotBuilt
+// generation is one loaded revision.
+type generation struct {
+	revision Revision
+	rules    *ruleset
+	store    storage.Store
 }
-
-// Revision is the digest of the rules and data that decide now.
-func (e *Engine) Revision() string { return "" }
 
 // Status describes the engine for readiness, metrics and people.
 type Status struct {
@@ -69,6 +92,8 @@ type Status struct {
 	// LastError is why the newest attempt to load was refused; empty when the
 	// active revision is the newest.
 	LastError string `json:"last_error,omitempty"`
+	// Problems are LastError in detail, or warnings of the active revision.
+	Problems []Problem `json:"problems,omitempty"`
 	// StaleSince is when attempts began to fail; zero when the active revision is
 	// the newest.
 	StaleSince time.Time `json:"stale_since,omitzero"`
@@ -77,22 +102,256 @@ type Status struct {
 }
 
 // Revision identifies what decides: ID is the digest of rules and data together.
+// All are SHA-256 in hex.
 type Revision struct {
 	ID    string `json:"id"`
-	Rules string `json:"rules"` // digest of the rule modules
-	Data  string `json:"data"`  // digest of the canonical data document
+	Rules string `json:"rules"` // of the rule modules and the schema of the data
+	Data  string `json:"data"`  // of the canonical data document
 }
 
-// Status returns the state of the engine.
-func (e *Engine) Status() Status { return Status{} }
-
-// Ready returns nil when decisions can be made, else an error wrapping ErrNotReady
-// that says since when and why not.
-func (e *Engine) Ready() error { return errNotBuilt }
+// Open loads the configured revision. It fails when the first revision cannot be
+// loaded: an engine has always something to decide by. ctx governs loading only;
+// Close ends watching.
+func Open(ctx context.Context, c Config) (*Engine, error) {
+	if c.Timeout == 0 {
+		c.Timeout = DefaultTimeout
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.PollInterval == 0 {
+		c.PollInterval = 10 * time.Second
+	}
+	if c.Dir != "" && len(c.Data) > 0 {
+		return nil, errors.New("policy: Dir and Data exclude each other")
+	}
+	e := &Engine{conf: c, stop: func() {}}
+	// Watching starts before loading: a change between the two must not be lost.
+	var w *watcher
+	if c.Watch && c.Dir != "" {
+		var err error
+		if w, err = newWatcher(c.Dir, c.PollInterval, c.Logger); err != nil {
+			return nil, err
+		}
+	}
+	if err := e.Reload(ctx); err != nil {
+		w.close()
+		return nil, err
+	}
+	if w != nil {
+		e.stop = w.run(func(ctx context.Context) { _ = e.Reload(ctx) }) // reported by Status
+	}
+	return e, nil
+}
 
 // Reload loads the directory now. On failure the old revision stays active and the
 // error says what was refused.
-func (e *Engine) Reload(ctx context.Context) error { return errNotBuilt }
+func (e *Engine) Reload(ctx context.Context) error {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	g, problems, err := e.load(ctx)
+	now := e.conf.Now()
 
-// Close ends watching and waits for it.
-func (e *Engine) Close() error { return nil }
+	e.mu.Lock()
+	old := e.status.Revision
+	if err != nil {
+		e.staleSince.CompareAndSwap(0, now.UnixNano())
+		e.status.Refused++
+		e.status.LastError, e.status.Problems = err.Error(), nil
+		var le *LoadError
+		if errors.As(err, &le) {
+			e.status.Problems = le.Problems
+		}
+		e.status.StaleSince = time.Unix(0, e.staleSince.Load()).UTC()
+	} else {
+		e.cur.Store(g)
+		e.staleSince.Store(0)
+		e.status = Status{Revision: g.revision, LoadedAt: now, Problems: problems, Reloads: e.status.Reloads + 1, Refused: e.status.Refused}
+	}
+	status := e.status
+	e.mu.Unlock()
+
+	switch {
+	case err != nil:
+		e.conf.Logger.Error("policy revision refused", "dir", e.conf.Dir, "active", old.ID, "error", err)
+	case g.revision != old:
+		e.conf.Logger.Info("policy revision active", "dir", e.conf.Dir, "revision", g.revision.ID,
+			"rules", g.revision.Rules, "data", g.revision.Data, "warnings", len(problems))
+	}
+	if e.conf.OnReload != nil {
+		e.conf.OnReload(status)
+	}
+	return err
+}
+
+// load reads, compiles and probes what is configured. Rules that did not change are
+// not compiled again.
+func (e *Engine) load(ctx context.Context) (g *generation, problems []Problem, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", e.conf.Dir, p, debug.Stack())
+		}
+	}()
+	s, err := readSource(e.conf.Dir)
+	if err != nil {
+		return nil, nil, err
+	}
+	if len(e.conf.Data) > 0 {
+		s = s.withData(e.conf.Data)
+	}
+	var known *ruleset
+	if cur := e.cur.Load(); cur != nil {
+		known = cur.rules
+	}
+	return build(ctx, s, known, e.conf.Timeout)
+}
+
+// build makes a generation of a source. known is a compiled ruleset that is reused
+// if it is the same.
+func build(ctx context.Context, s *source, known *ruleset, timeout time.Duration) (*generation, []Problem, error) {
+	document, problems := s.document()
+	if err := loadError(s.name, problems); err != nil {
+		return nil, problems, err
+	}
+	revision := s.digests(document)
+	rules := known
+	if known == nil || known.digest != revision.Rules {
+		rules, problems = compile(s, revision.Rules)
+		if err := loadError(s.name, problems); err != nil {
+			return nil, problems, err
+		}
+		rules.warnings = problems
+	}
+	problems = append(slices.Clone(rules.warnings), rules.checkData(s, document)...)
+	if err := loadError(s.name, problems); err != nil {
+		return nil, problems, err
+	}
+	g := &generation{revision: revision, rules: rules, store: newStore(document)}
+	problems = append(problems, g.probe(ctx, s.name, timeout)...)
+	if err := ctx.Err(); err != nil {
+		return nil, problems, err
+	}
+	return g, problems, loadError(s.name, problems)
+}
+
+// Decide implements Decider.
+func (e *Engine) Decide(ctx context.Context, in Input) (Decision, error) {
+	start := e.conf.Now()
+	in.Version = Version
+	if in.Time.IsZero() {
+		in.Time = start.UTC()
+	}
+	g := e.cur.Load()
+	d, err := e.decide(ctx, g, &in, start)
+	d.ID, d.Revision = e.ids.next(start), g.revision.ID
+	if e.conf.OnDecision != nil {
+		r := Record{Time: start, Input: in, Decision: d, Elapsed: e.conf.Now().Sub(start)}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		e.conf.OnDecision(r)
+	}
+	return d, err
+}
+
+func (e *Engine) decide(ctx context.Context, g *generation, in *Input, now time.Time) (Decision, error) {
+	if err := e.stale(now); err != nil {
+		return Decision{Reasons: []string{}}, err
+	}
+	d, err := g.decide(ctx, in, e.conf.Timeout)
+	if err == nil && d.overruled != "" {
+		e.conf.Logger.Warn("policy allowed what the floor forbids", "revision", g.revision.ID,
+			"reason", d.Reasons[0], "rule", d.overruled, "action", in.Action, "subject", in.Principal.Subject)
+	}
+	return d.Decision, err
+}
+
+// verdict is a decision and, if the floor turned an allow into a denial, the rule
+// that had allowed.
+type verdict struct {
+	Decision
+	overruled string
+}
+
+// decide asks the rules, then applies what no rule may change: the floor, and
+// constraints that name only what was asked for.
+func (g *generation) decide(ctx context.Context, in *Input, timeout time.Duration) (v verdict, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			v, err = verdict{}, fmt.Errorf("%w: panic: %v", ErrEvaluation, p)
+		}
+		if err != nil {
+			v = verdict{Decision: Decision{Reasons: []string{}}}
+		}
+	}()
+	d, err := g.rules.evaluate(ctx, g.store, in, timeout)
+	if err != nil {
+		return verdict{}, err
+	}
+	if !d.Allow {
+		d.Constraints = Constraints{}
+		if len(d.Reasons) == 0 {
+			d.Reasons = []string{"denied"}
+		}
+		return verdict{Decision: d}, nil
+	}
+	reason := floor(in)
+	if reason == "" && !d.narrow(in) {
+		reason = ReasonNothingGranted
+	}
+	if reason != "" {
+		return verdict{Decision{Reasons: []string{reason}, Rule: floorRule}, d.Rule}, nil
+	}
+	return verdict{Decision: d}, nil
+}
+
+// narrow cuts constraints to what was asked for and reports whether anything of it
+// is left.
+func (d *Decision) narrow(in *Input) bool {
+	c := &d.Constraints
+	if c.Ops != nil {
+		c.Ops = intersect(in.Request.Ops, c.Ops)
+	}
+	if c.Buckets != nil {
+		c.Buckets = intersect(in.Request.Buckets, c.Buckets)
+	}
+	return (c.Ops == nil || len(c.Ops) > 0 || len(in.Request.Ops) == 0) &&
+		(c.Buckets == nil || len(c.Buckets) > 0 || len(in.Request.Buckets) == 0)
+}
+
+// stale reports that the last good revision is too old to decide.
+func (e *Engine) stale(now time.Time) error {
+	since := e.staleSince.Load()
+	if since == 0 || e.conf.MaxStale == 0 || now.Sub(time.Unix(0, since)) <= e.conf.MaxStale {
+		return nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return fmt.Errorf("%w: no revision could be loaded since %s: %s", ErrNotReady,
+		time.Unix(0, since).UTC().Format(time.RFC3339), e.status.LastError)
+}
+
+// Revision is the digest of the rules and data that decide now.
+func (e *Engine) Revision() string { return e.cur.Load().revision.ID }
+
+// Status returns the state of the engine.
+func (e *Engine) Status() Status {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	s := e.status
+	s.Problems = slices.Clone(s.Problems)
+	return s
+}
+
+// Ready returns nil when decisions can be made, else an error wrapping ErrNotReady
+// that says since when and why not.
+func (e *Engine) Ready() error { return e.stale(e.conf.Now()) }
+
+// Close ends watching and waits for it. Decisions go on by the last revision.
+func (e *Engine) Close() error {
+	e.stop()
+	return nil
+}

@@ -1,0 +1,127 @@
+package policy
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// Problem is one finding in a policy directory.
+type Problem struct {
+	File     string `json:"file"` // relative to the directory
+	Line     int    `json:"line"` // from 1; 0 = the whole file
+	Column   int    `json:"column"`
+	Code     string `json:"code"` // see CodeManifest; OPA's own start with rego_
+	Message  string `json:"message"`
+	Text     string `json:"text,omitempty"` // the offending source line
+	Severity string `json:"severity"`       // SeverityError or SeverityWarning
+}
+
+// Check does everything that activating a directory does ("" = the shipped policy),
+// compiles its tests as well, and returns what is wrong with it; only problems of
+// SeverityError keep it from being activated. The error is for a directory that
+// cannot be read at all.
+func Check(ctx context.Context, dir string) ([]Problem, error) {
+	s, err := readSource(dir)
+	var le *LoadError
+	if errors.As(err, &le) {
+		return le.Problems, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	_, problems, err := build(ctx, s, nil, DefaultTimeout)
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	problems = slices.Clone(problems)
+	if err == nil {
+		problems = append(problems, checkTests(s)...)
+	}
+	for _, name := range s.unread {
+		problems = append(problems, Problem{File: name, Code: CodeUnread, Severity: SeverityWarning,
+			Message: fmt.Sprintf("not read: data files are called %s", dataNames)})
+	}
+	slices.SortStableFunc(problems, compareProblems)
+	return problems, nil
+}
+
+// checkTests compiles the tests with the rules.
+func checkTests(s *source) []Problem {
+	files := append(slices.Clone(s.rules), s.tests...)
+	modules, problems := parse(files)
+	if len(problems) > 0 {
+		return problems
+	}
+	c := newCompiler()
+	if c.Compile(modules); c.Failed() {
+		return astProblems(files, c.Errors)
+	}
+	return nil
+}
+
+// Eval decides one input by a directory ("" = the shipped policy), as an Engine
+// would. The error is for a policy that cannot be loaded; failing rules are in
+// Record.Error.
+func Eval(ctx context.Context, dir string, in Input) (Record, error) {
+	s, err := readSource(dir)
+	if err != nil {
+		return Record{}, err
+	}
+	g, _, err := build(ctx, s, nil, DefaultTimeout)
+	if err != nil {
+		return Record{}, err
+	}
+	r := Record{Time: time.Now(), Input: in}
+	v, err := g.decide(ctx, &in, DefaultTimeout)
+	r.Decision, r.Elapsed = v.Decision, time.Since(r.Time)
+	r.Decision.Revision = g.revision.ID
+	r.Decision.ID = new(ids).next(r.Time)
+	if err != nil {
+		r.Error = err.Error()
+	}
+	return r, nil
+}
+
+// Description tells what a directory would decide by.
+type Description struct {
+	Dir      string   `json:"dir"` // shippedName for the shipped policy
+	Revision Revision `json:"revision"`
+	Shipped  bool     `json:"shipped_rules"`
+	Files    []File   `json:"files"`
+}
+
+// File is one file of a policy directory.
+type File struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"` // see KindRules
+	Size    int64  `json:"size"`
+	SHA256  string `json:"sha256"`
+	Shipped bool   `json:"shipped,omitempty"` // part of the program, not of the directory
+	Source  []byte `json:"-"`
+}
+
+// Show describes a directory ("" = the shipped policy) whether or not it compiles.
+func Show(_ context.Context, dir string) (Description, error) {
+	s, err := readSource(dir)
+	if err != nil {
+		return Description{}, err
+	}
+	document, problems := s.document()
+	if err := loadError(s.name, problems); err != nil {
+		return Description{}, err
+	}
+	d := Description{Dir: s.name, Revision: s.digests(document), Shipped: s.shipped}
+	for _, group := range [][]rawFile{s.rules, s.schemaFiles(), s.data, s.tests, s.extra} {
+		for _, f := range group {
+			sum := sha256.Sum256(f.text)
+			d.Files = append(d.Files, File{Name: f.name, Kind: f.kind, Size: int64(len(f.text)), SHA256: hex.EncodeToString(sum[:]),
+				Shipped: s.shipped && (f.kind == KindRules || f.kind == KindSchema || dir == ""), Source: f.text})
+		}
+	}
+	return d, nil
+}
