@@ -122,7 +122,7 @@ func TestCallsThatMustNotRepeatDoNot(t *testing.T) {
 	}{
 		"a create whose answer was lost":          {create, dropConnection, false},
 		"a create answered 503":                   {create, answerProblem(503, v1.CodeBusy, "Retry-After", "1"), false},
-		"a create answered 429, as nothing began": {create, answerProblem(429, v1.CodeTooManyRequests, "Retry-After", "1"), true},
+		"a create answered 429, as nothing began": {create, answerProblem(429, v1.CodeTooManySessions, "Retry-After", "1"), true},
 		"a begin without a submission id": {func(c *Client) error {
 			_, err := c.Begin(context.Background(), v1.BeginRequest{})
 			return err
