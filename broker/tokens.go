@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/audit"
@@ -255,7 +256,7 @@ func (b *Broker) verify(ctx context.Context, t credential.Secret) (token.Claims,
 		return token.Claims{}, session.Grant{}, err
 	case g.Revoked != nil:
 		return refuse(errors.New("revoked"))
-	case g.SessionID != claims.SessionID || g.Epoch != claims.Epoch || g.Target != claims.Target || g.Principal.Subject != claims.Subject:
+	case !fits(claims, g):
 		return refuse(errors.New("it does not fit its grant"))
 	}
 	if g.SessionID == "" {
@@ -276,6 +277,12 @@ func (b *Broker) verify(ctx context.Context, t credential.Secret) (token.Claims,
 		return refuse(err)
 	}
 	return claims, g, nil
+}
+
+// fits compares a token with the grant it was minted from.
+func fits(c token.Claims, g session.Grant) bool {
+	return c.SessionID == g.SessionID && c.Epoch == g.Epoch && c.Target == g.Target && c.Subject == g.Principal.Subject &&
+		c.Scope == strings.Join(g.Scope, " ") && c.Expires.Equal(g.ExpiresAt) && c.Audience == g.Audience
 }
 
 // Introspection is what RFC 7662 tells about a token; Active false says nothing else.
