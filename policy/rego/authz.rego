@@ -17,16 +17,21 @@ decision := {
 	# the target, as Fluss has it.
 	input.action in {"abort", "read"}
 	input.principal.via == "identity"
+	about_session
 	is_creator
-	count(grants) > 0
-} else := {"allow": true, "rule": "(bearer)"} if {
-	# A token may look at its own session; the broker has compared the two.
+	holds_something
+} else := {"allow": true, "rule": "(worker)"} if {
+	# Whoever may work in a session may see how it stands.
 	input.action == "read"
-	input.principal.via == "token"
-	input.session
+	about_session
 	some grant in grants
-	some permission in {"write", "commit", "read"}
+	some permission in {"write", "commit"}
 	grant[1][permission]
+} else := {"allow": true, "rule": "(describe)"} if {
+	# A table is described to whoever may do something with it, as Fluss has it.
+	input.action == "read"
+	input.request.ops == ["table"]
+	holds_something
 } else := {"allow": false, "reasons": reasons, "rule": "(deny)"}
 
 # callable: a Sluice token is good for the work inside a session and nothing else.
@@ -35,6 +40,17 @@ callable if input.principal.via == "identity"
 callable if {
 	input.principal.via == "token"
 	input.action in {"object", "sign", "credential", "commit", "read"}
+}
+
+# about_session: asked for is the session itself and not rows of its target.
+about_session if {
+	input.session
+	not reads_rows
+}
+
+reads_rows if {
+	some op in input.request.ops
+	op in {"read", "snapshot:read", "lake:read"}
 }
 
 is_creator if {
@@ -51,12 +67,12 @@ needs := {"alter"} if input.action == "abort"
 
 needs := {"alter"} if {
 	input.action == "read"
-	input.session
+	about_session
 }
 
 needs := {"read"} if {
 	input.action == "read"
-	not input.session
+	not about_session
 }
 
 needs := {"policy"} if input.action == "policy.write"
@@ -66,12 +82,13 @@ needs := {object.get(permission_of, op, "unknown") | some op in input.request.op
 }
 
 # An operation that is not here takes the permission "unknown", which the schema of
-# the data does not let anybody grant.
+# the data does not let anybody grant. To read a bucket of a session, which nobody
+# else sees yet, is part of writing it: an upload is compared when its answer is lost.
 permission_of := {
+	"read": "write",
 	"write": "write",
 	"manifest:write": "commit",
 	"session:commit": "commit",
-	"read": "read",
 	"snapshot:read": "read",
 	"lake:read": "read",
 	"create": "create",
@@ -122,6 +139,11 @@ grants := array.concat(
 		entries := [entry | some key in keys; entry := data.roles[role].grants[key]]
 	],
 )
+
+holds_something if {
+	some grant in grants
+	count(grant[1]) > 0
+}
 
 # keys under which a target may be granted, the most specific first.
 default keys := ["*"]

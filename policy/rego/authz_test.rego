@@ -129,6 +129,12 @@ test_worker_gets_its_own_buckets if {
 	d.rule == "(own)"
 }
 
+test_worker_may_read_back_what_it_writes if {
+	allowed(within("worker-a", "token", {"ops": ["read", "write"], "buckets": [0, 1]}))
+	allowed(by_token(within("worker-a", "object", {"ops": ["read"], "buckets": [0], "method": "GET"})))
+	denied(within("worker-a", "token", {"ops": ["read"], "buckets": [2]}), "bucket_not_granted")
+}
+
 test_worker_gets_one_of_its_buckets if allowed(within("worker-a", "token", write(1, 1)))
 
 test_worker_is_refused_another_workers_bucket if {
@@ -190,7 +196,8 @@ test_no_operation_is_denied if {
 
 test_reader_cannot_write if {
 	denied(within("reader", "token", write(0, 1)), "needs_write")
-	allowed(ask("reader", "token", {"ops": ["read", "snapshot:read", "lake:read"], "buckets": [0]}))
+	denied(within("reader", "token", {"ops": ["read"], "buckets": [0]}), "needs_write")
+	allowed(ask("reader", "token", {"ops": ["snapshot:read", "lake:read"]}))
 }
 
 # the most specific entry of a holder
@@ -218,8 +225,25 @@ test_creator_may_abort_and_see_its_session if {
 
 test_others_may_not if {
 	denied(within("worker-a", "abort", {}), "needs_alter")
-	denied(within("worker-a", "read", {}), "needs_alter")
-	denied(within("reader", "read", {}), "needs_alter")
+	denied(within("reader", "abort", {}), "needs_alter")
+	denied(within("reader", "read", {"ops": ["session"]}), "needs_alter")
+	denied(within("stranger", "read", {"ops": ["session"]}), "no_grant")
+}
+
+test_workers_of_the_target_may_see_a_session_and_show_that_they_live if {
+	allowed(within("worker-a", "read", {"ops": ["session"]}))
+	allowed(within("worker-a", "read", {"ops": ["heartbeat"]}))
+	allowed(by_token(within("worker-a", "read", {"ops": ["heartbeat"]})))
+	allowed(within("halves", "read", {}))
+	decide(within("worker-a", "read", {})).rule == "(worker)"
+	denied(object.union(within("worker-a", "read", {}), {"target": {"database": "prod"}}), "no_grant")
+}
+
+test_seeing_a_session_is_not_reading_its_rows if {
+	denied(within("worker-a", "read", {"ops": ["snapshot:read"]}), "needs_read")
+	denied(by_token(within("worker-a", "read", {"ops": ["snapshot:read"]})), "needs_read")
+	allowed(within("reader", "read", {"ops": ["snapshot:read"]}))
+	allowed(by_token(within("reader", "read", {"ops": ["snapshot:read"]})))
 }
 
 test_alter_may_abort_and_see_sessions_of_others if {
@@ -261,9 +285,10 @@ test_token_signs_commits_and_reads if {
 	allowed(by_token(ask("reader", "read", {})))
 }
 
-test_token_of_a_principal_without_work_in_the_session_cannot_read_it if {
+test_token_of_a_stranger_cannot_see_its_session if {
+	allowed(by_token(within("worker-a", "read", {})))
 	denied(by_token(within("stranger", "read", {})), "no_grant")
-	denied(by_token(on(within("owner", "read", {}), "t2")), "no_grant")
+	denied(by_token(within("reader", "read", {})), "needs_alter")
 }
 
 test_token_begins_begets_and_edits_nothing if {
@@ -291,6 +316,15 @@ test_reading_tables_takes_read if {
 	allowed(ask("reader", "read", {}))
 	allowed(ask("loader", "read", {"ops": ["list"]}))
 	denied(ask("worker-a", "read", {}), "needs_read")
+	denied(ask("worker-a", "read", {"ops": ["snapshot:read"]}), "needs_read")
+}
+
+test_a_table_is_described_to_whoever_may_do_something_with_it if {
+	allowed(ask("worker-a", "read", {"ops": ["table"]}))
+	allowed(ask("owner", "read", {"ops": ["table"]}))
+	denied(on(ask("owner", "read", {"ops": ["table"]}), "t2"), "no_grant")
+	denied(on(ask("reader", "read", {"ops": ["table"]}), "hidden"), "needs_read")
+	denied(ask("worker-a", "read", {"ops": ["table", "snapshot:read"]}), "needs_read")
 }
 
 # groups
