@@ -149,18 +149,31 @@ func Infer(as *arrow.Schema, primaryKey []string, buckets int) (*schema.Table, e
 	return &schema.Table{Schema: s, BucketCount: buckets}, nil
 }
 
-// inferField prefers the Fluss type that ArrowSchema noted down, if it still fits.
+// inferField prefers the Fluss type that ArrowSchema noted down, if it still fits:
+// the same family of types, and a cast from what the field is now.
 func inferField(f arrow.Field) (schema.Type, error) {
+	inferred, err := inferType(f.Type)
 	if noted, ok := f.Metadata.GetValue(typeKey); ok {
-		if t, err := schema.ParseType(noted); err == nil {
-			if at, err := ArrowType(t); err == nil && arrow.TypeEqual(at, f.Type) {
+		t, parseErr := schema.ParseType(noted)
+		if parseErr == nil && err == nil && family(t.Kind) == family(inferred.Kind) {
+			if _, err := (casts{}).column(t, f.Type); err == nil {
 				return t, nil
 			}
 		}
 	}
-	t, err := inferType(f.Type)
-	t.Nullable = f.Nullable
-	return t, err
+	inferred.Nullable = f.Nullable
+	return inferred, err
+}
+
+// family is one kind for those that share an Arrow type.
+func family(k schema.Kind) schema.Kind {
+	switch k {
+	case schema.Char:
+		return schema.String
+	case schema.Binary:
+		return schema.Bytes
+	}
+	return k
 }
 
 // inferType leaves the type itself nullable.
