@@ -42,6 +42,9 @@ type Config struct {
 	PublicURL string
 	// Checks are what /readyz asks, by name. They must be fast.
 	Checks map[string]func(ctx context.Context) error
+	// Alive is what /livez asks: an error means that only a restart helps. Nil
+	// means that answering is proof enough.
+	Alive  func() error
 	Limits Limits
 	// Metrics receives this package's metrics and is what /metrics shows; nil
 	// means a registry of its own.
@@ -112,6 +115,7 @@ type Server struct {
 	dev       *authn.DevIssuer
 	publicURL string
 	checks    map[string]func(ctx context.Context) error
+	alive     func() error
 	limits    Limits
 	metrics   *metrics
 	now       func() time.Time
@@ -131,7 +135,7 @@ func NewServer(c Config) (*Server, error) {
 		c.Metrics = prometheus.NewRegistry()
 	}
 	s := &Server{
-		broker: c.Broker, authn: c.Authn, dev: c.Dev, publicURL: c.PublicURL, checks: c.Checks,
+		broker: c.Broker, authn: c.Authn, dev: c.Dev, publicURL: c.PublicURL, checks: c.Checks, alive: c.Alive,
 		limits: c.Limits.withDefaults(), now: c.Now, log: c.Logger,
 	}
 	if s.now == nil {

@@ -72,8 +72,13 @@ func (s *Server) metadata(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// livez says that the process answers.
+// livez says that the process is worth keeping.
 func (s *Server) livez(w http.ResponseWriter, r *http.Request) error {
+	if s.alive != nil {
+		if err := s.alive(); err != nil {
+			return &httpError{status: http.StatusServiceUnavailable, code: v1.CodeNotReady, cause: err, detail: "the server must be restarted", retryAfter: retryPolicy}
+		}
+	}
 	writeJSON(w, r, http.StatusOK, v1.Health{Status: v1.HealthOK})
 	return nil
 }

@@ -537,7 +537,7 @@ func TestTheDevelopmentIssuer(t *testing.T) {
 		t.Fatal(exp, err)
 	}
 	c, err := a.Authenticate(t.Context(), tok)
-	if err != nil || c.Principal != (session.Principal{Issuer: DevIssuerName, Subject: "worker-a"}) || !slices.Equal(c.Groups, []string{"g"}) {
+	if err != nil || c.Principal != (session.Principal{Issuer: DevIssuerName, Subject: "worker-a"}) || !slices.Equal(c.Groups, []string{DevGroup, "g"}) {
 		t.Fatal(c, err)
 	}
 	if _, exp, _ := d.Token("x", nil, 365*24*time.Hour); exp.After(clock.Now().Add(DevMaxTTL)) {

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -18,6 +17,7 @@ import (
 const (
 	DevIssuerName = "urn:sluice:dev"
 	DevAudience   = "urn:sluice:dev"
+	DevGroup      = "development" // every identity of the issuer is in it
 	DevDefaultTTL = 12 * time.Hour
 	DevMaxTTL     = 24 * time.Hour
 )
@@ -64,7 +64,7 @@ func (d *DevIssuer) Token(subject string, groups []string, ttl time.Duration) (c
 	exp := now.Add(min(ttl, DevMaxTTL))
 	t := jwt.NewWithClaims(jwt.SigningMethodEdDSA, jwt.MapClaims{
 		"iss": DevIssuerName, "aud": DevAudience, "sub": subject, "jti": hex.EncodeToString(id[:]),
-		"iat": now.Unix(), "nbf": now.Unix(), "exp": exp.Unix(), "groups": slices.Clone(groups),
+		"iat": now.Unix(), "nbf": now.Unix(), "exp": exp.Unix(), "groups": append([]string{DevGroup}, groups...),
 	})
 	raw, err := t.SignedString(d.key)
 	if err != nil {

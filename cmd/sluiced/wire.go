@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -29,6 +30,7 @@ type service struct {
 	api    *api.Server
 	broker *broker.Broker
 	policy *policy.Engine
+	store  *pebblestore.Store
 
 	closers []func() error // in the order of opening; closed in reverse
 }
@@ -88,8 +90,12 @@ func (s *service) openPolicy(ctx context.Context, c config, log *slog.Logger) er
 func (s *service) openBroker(c config, log *slog.Logger) (*local.Store, error) {
 	store, err := pebblestore.Open(filepath.Join(c.DataDir, "sessions"), pebblestore.Options{Logger: log.With("part", "store")})
 	if err != nil {
+		if errors.Is(err, syscall.EAGAIN) {
+			return nil, fmt.Errorf("data_dir %s belongs to another running sluiced; give this one a directory of its own: %w", c.DataDir, err)
+		}
 		return nil, fmt.Errorf("data_dir %s: %w", c.DataDir, err)
 	}
+	s.store = store
 	s.onClose(store.Close)
 	ring, err := token.NewKeyring(token.KeyringConfig{
 		Dir: filepath.Join(c.DataDir, "keys"), Algorithm: c.Issuer.SigningAlg, Retain: max(c.Issuer.MaxTTL, token.DefaultRetain),
@@ -147,7 +153,11 @@ func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objec
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.api, err = api.NewServer(api.Config{
 		Broker: s.broker, Authn: auth, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: reg, Logger: log,
-		Checks: map[string]func(context.Context) error{"policy": func(context.Context) error { return s.policy.Ready() }},
+		Checks: map[string]func(context.Context) error{
+			"policy": func(context.Context) error { return s.policy.Ready() },
+			"store":  func(context.Context) error { return s.store.Err() },
+		},
+		Alive: s.store.Err,
 		Gateway: func(authorize api.Authorize, fail api.Fail) http.Handler {
 			return gateway.New(gateway.Config{Authorize: authorize, Objects: objects, MaxObjectSize: c.Limits.ObjectBytes, Fail: fail})
 		},
