@@ -89,7 +89,7 @@ func Eval(ctx context.Context, dir string, in Input) (Record, error) {
 
 // Description tells what a directory would decide by.
 type Description struct {
-	Dir      string   `json:"dir"` // shippedName for the shipped policy
+	Dir      string   `json:"dir"` // ShippedName for the shipped policy
 	Revision Revision `json:"revision"`
 	Shipped  bool     `json:"shipped_rules"`
 	Files    []File   `json:"files"`

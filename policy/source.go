@@ -40,12 +40,12 @@ const (
 //go:embed rego
 var shippedFS embed.FS
 
-// shippedName names the shipped policy where a directory would stand.
-const shippedName = "(shipped)"
+// ShippedName stands where a directory would for the policy inside the program.
+const ShippedName = "(shipped)"
 
 // source is a policy directory as it was read at one moment.
 type source struct {
-	name    string // the directory, or shippedName
+	name    string // the directory, or ShippedName
 	shipped bool   // the rules are the shipped ones
 	rules   []rawFile
 	tests   []rawFile
@@ -101,7 +101,7 @@ func readShipped() (*source, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := readFiles(shippedName, sub)
+	s, err := readFiles(ShippedName, sub)
 	if err == nil {
 		s.shipped = true
 	}
@@ -111,7 +111,7 @@ func readShipped() (*source, error) {
 // withData is the shipped policy with a data document of its own.
 func (s *source) withData(b []byte) *source {
 	with := *s
-	with.name = shippedName + " with configured data"
+	with.name = ShippedName + " with configured data"
 	with.data = []rawFile{{"data.json", KindData, b}}
 	return &with
 }
@@ -338,7 +338,7 @@ func (s *source) document() (map[string]any, []Problem) {
 			problems = append(problems, problemAt(f, CodeData, err))
 		}
 	}
-	if s.shipped && s.name != shippedName {
+	if s.shipped && s.name != ShippedName {
 		base, err := readShipped()
 		if err != nil {
 			return nil, append(problems, Problem{File: s.name, Code: CodeData, Message: err.Error(), Severity: SeverityError})
