@@ -226,6 +226,7 @@ func (s *Server) failing(w http.ResponseWriter, r *http.Request, err error) fail
 	f := failureOf(err)
 	ev := eventOf(r.Context())
 	ev.err, ev.code = err, f.code
+	w.Header().Set(v1.HeaderProblemCode, f.code)
 	if f.decisionID != "" {
 		ev.decisionID = f.decisionID
 	}

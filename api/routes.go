@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"net/http"
+	"strings"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -37,7 +38,8 @@ func (s *Server) routes(c Config) *chi.Mux {
 	m.NotFound(s.wrap(classSystem, s.fail, func(http.ResponseWriter, *http.Request) error {
 		return &httpError{status: http.StatusNotFound, code: v1.CodeNotFound, detail: "there is no such endpoint"}
 	}))
-	m.MethodNotAllowed(s.wrap(classSystem, s.fail, func(http.ResponseWriter, *http.Request) error {
+	m.MethodNotAllowed(s.wrap(classSystem, s.fail, func(w http.ResponseWriter, r *http.Request) error {
+		w.Header().Set("Allow", allowed(m, r))
 		return &httpError{status: http.StatusMethodNotAllowed, code: v1.CodeMethodNotAllowed, detail: "this endpoint has no such method"}
 	}))
 
@@ -90,6 +92,21 @@ func (s *Server) routes(c Config) *chi.Mux {
 		return nil
 	})
 	return m
+}
+
+// allowed lists the methods of a path, as RFC 9110 wants them with a 405.
+func allowed(m *chi.Mux, r *http.Request) string {
+	path := r.URL.Path
+	if r.URL.RawPath != "" {
+		path = r.URL.RawPath
+	}
+	var methods []string
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut} {
+		if m.Match(chi.NewRouteContext(), method, path) {
+			methods = append(methods, method)
+		}
+	}
+	return strings.Join(methods, ", ")
 }
 
 func serveOpenAPI(w http.ResponseWriter, _ *http.Request) error {

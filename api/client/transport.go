@@ -194,6 +194,9 @@ func (c *Client) errorOf(req *http.Request, res *http.Response) *Error {
 		}
 	}
 	e.Problem.Status = res.StatusCode
+	if e.Problem.Code == "" {
+		e.Problem.Code = res.Header.Get(v1.HeaderProblemCode)
+	}
 	if e.Problem.Title == "" {
 		e.Problem.Title = http.StatusText(res.StatusCode)
 	}

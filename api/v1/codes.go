@@ -46,6 +46,8 @@ const (
 	// HeaderRequestID names a request in its answer and in the log. Clients may
 	// choose it: 8 to 64 letters, digits, dots, dashes and underscores.
 	HeaderRequestID = "X-Request-Id"
+	// HeaderProblemCode repeats the code of a problem, for answers to HEAD.
+	HeaderProblemCode = "X-Sluice-Problem"
 	// HeaderContentSHA256 is the lower-case hex SHA-256 of a whole object.
 	HeaderContentSHA256 = "X-Sluice-Sha256"
 )
