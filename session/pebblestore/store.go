@@ -25,6 +25,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble"
 	"github.com/cockroachdb/pebble/vfs"
@@ -59,6 +60,8 @@ type Store struct {
 	closed bool // guarded by open
 
 	failure atomic.Pointer[error] // first failed write
+	failed  chan struct{}         // closed with it
+	stuck   atomic.Bool           // pebble must not be called any more
 
 	locks [1024]sync.RWMutex // by hash of what lockFor names
 	seed  maphash.Seed
@@ -75,7 +78,7 @@ var _ session.Store = (*Store)(nil)
 
 // Open opens the store in dir and creates it when it does not exist.
 func Open(dir string, o Options) (*Store, error) {
-	s := &Store{log: o.Logger, seed: maphash.MakeSeed()}
+	s := &Store{log: o.Logger, seed: maphash.MakeSeed(), failed: make(chan struct{})}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
 	}
@@ -98,21 +101,66 @@ func Open(dir string, o Options) (*Store, error) {
 	return s, nil
 }
 
-func (s *Store) openDB(dir string, o Options) (err error) {
-	// Pebble panics on some failures of a fresh directory.
+func (s *Store) openDB(dir string, o Options) error {
+	if err := makeDir(dir, o.FS); err != nil {
+		return err
+	}
+	return s.guard(func() (err error) {
+		s.db, err = pebble.Open(dir, &pebble.Options{
+			FS:                 o.FS,
+			FormatMajorVersion: pebble.FormatNewest,
+			MemTableSize:       o.memTableSize,
+			Logger:             dbLogger{s},
+			EventListener:      &pebble.EventListener{BackgroundError: s.backgroundError},
+		})
+		return err
+	})
+}
+
+// guard runs a call of pebble that writes. Pebble panics when it cannot start a new
+// log, and may then leave its locks taken: nothing may call it again.
+func (s *Store) guard(do func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = fmt.Errorf("%v", r)
+			s.stuck.Store(true)
+			s.fail(fmt.Errorf("%v", r))
+			err = s.Err()
 		}
 	}()
-	s.db, err = pebble.Open(dir, &pebble.Options{
-		FS:                 o.FS,
-		FormatMajorVersion: pebble.FormatNewest,
-		MemTableSize:       o.memTableSize,
-		Logger:             dbLogger{s},
-		EventListener:      &pebble.EventListener{BackgroundError: func(err error) { s.log.Error("session store: background work failed", "err", err) }},
-	})
-	return err
+	return do()
+}
+
+// backgroundError is called when a flush or a compaction failed, before pebble tries
+// again. A damaged table concerns whoever reads it; any other failure ends with
+// writes that wait for ever, so the store fails before that.
+func (s *Store) backgroundError(err error) {
+	if errors.Is(err, pebble.ErrCorruption) {
+		s.log.Error("session store: damaged table", "err", err)
+	} else {
+		s.fail(fmt.Errorf("background work: %w", err))
+	}
+	time.Sleep(retryPause)
+}
+
+// retryPause keeps pebble, which repeats failed background work at once, from
+// taking a whole processor.
+const retryPause = 100 * time.Millisecond
+
+// makeDir creates the directory durably. Pebble syncs what is in its directory, but
+// not the entry of the directory itself: a power cut could take the whole new store
+// with everything acknowledged in it.
+func makeDir(dir string, fs vfs.FS) error {
+	if fs == nil {
+		return durable.MkdirAll(dir, 0o750)
+	}
+	if err := fs.MkdirAll(dir, 0o750); err != nil {
+		return err
+	}
+	parent, err := fs.OpenDir(fs.PathDir(dir))
+	if err != nil {
+		return err
+	}
+	return errors.Join(parent.Sync(), parent.Close())
 }
 
 // checkVersion marks a new database and refuses one that this code does not read.
@@ -143,20 +191,19 @@ func (s *Store) countActive() (n int, err error) {
 	return n, err
 }
 
-// Close closes the database. It waits for running operations.
-func (s *Store) Close() (err error) {
+// Close closes the database. It waits for running operations. A store that failed
+// may keep its directory locked until the process ends.
+func (s *Store) Close() error {
+	if s.stuck.Load() {
+		return s.Err() // operations and pebble's own Close could wait forever
+	}
 	s.open.Lock()
 	defer s.open.Unlock()
 	if s.closed || s.db == nil {
 		return nil
 	}
 	s.closed = true
-	defer func() {
-		if r := recover(); r != nil { // after a failed write, pebble may find itself inconsistent
-			err = fmt.Errorf("close session store: %v", r)
-		}
-	}()
-	return s.db.Close()
+	return s.guard(s.db.Close)
 }
 
 // Err returns the failure that made the store refuse everything, nil while it
@@ -168,9 +215,13 @@ func (s *Store) Err() error {
 	return nil
 }
 
+// Failed is closed when Err becomes an error.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
 func (s *Store) fail(err error) {
 	if s.failure.CompareAndSwap(nil, &err) {
 		s.log.Error("session store failed", "err", err)
+		close(s.failed)
 	}
 }
 
@@ -289,24 +340,22 @@ func del(b *pebble.Batch, key []byte)        { _ = b.Delete(key, nil) }
 
 // commit writes a batch durably. After an error the outcome is open and the store
 // has failed.
-func (s *Store) commit(b *pebble.Batch) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.fail(fmt.Errorf("commit: %v", r))
-		}
-		err = errors.Join(err, s.Err())
-	}()
+func (s *Store) commit(b *pebble.Batch) error {
 	if err := s.Err(); err != nil {
 		return err
 	}
 	durable.Point("pebblestore.write")
-	if err := b.Commit(pebble.Sync); err != nil {
-		s.fail(err)
+	err := s.guard(func() error {
+		if err := b.Commit(pebble.Sync); err != nil {
+			s.fail(err)
+		}
+		// Commit also returns nil when it has reported the failure to Fatalf.
+		return s.Err()
+	})
+	if err != nil {
 		return err
 	}
 	durable.Point("pebblestore.written")
-	// Commit has also returned nil when it reported the failure to Fatalf; the
-	// deferred function tells.
 	return b.Close()
 }
 
