@@ -26,6 +26,9 @@ type Schema struct {
 	HighestFieldID int32    // largest column or field id ever used
 }
 
+// maxColumns bounds what a hostile document can cost; it is ours, not Fluss's.
+const maxColumns = 10_000
+
 // systemColumns are added by Fluss on the way to a lake; no table may use their names.
 var systemColumns = map[string]bool{"__offset": true, "__timestamp": true, "__bucket": true}
 
@@ -113,8 +116,8 @@ func (t *Type) normalizeKeys() {
 }
 
 func (s *Schema) check() error {
-	if len(s.Columns) == 0 {
-		return fmt.Errorf("schema has no columns")
+	if n := len(s.Columns); n == 0 || n > maxColumns {
+		return fmt.Errorf("schema has %d columns, want 1 to %d", n, maxColumns)
 	}
 	ids := make(map[int32]string, len(s.Columns))
 	names := make(map[string]bool, len(s.Columns))
