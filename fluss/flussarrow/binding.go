@@ -136,8 +136,9 @@ func NewChecker(t *schema.Table, as *arrow.Schema) (*Checker, error) {
 }
 
 // Check returns one fault of each bad row, ordered by row. The other rows pass
-// Encoder.Bind.
-func (c *Checker) Check(rec arrow.RecordBatch) ([]*RowError, error) {
+// Encoder.Bind. also, unless nil, is asked about every row that is good so far; the
+// values are valid during the call.
+func (c *Checker) Check(rec arrow.RecordBatch, also func(r []row.Value) error) ([]*RowError, error) {
 	if err := c.b.attach(rec); err != nil {
 		return nil, err
 	}
@@ -148,5 +149,30 @@ func (c *Checker) Check(rec arrow.RecordBatch) ([]*RowError, error) {
 		return true
 	})
 	slices.SortStableFunc(all, func(x, y *RowError) int { return x.Row - y.Row })
-	return slices.CompactFunc(all, func(x, y *RowError) bool { return x.Row == y.Row }), nil
+	all = slices.CompactFunc(all, func(x, y *RowError) bool { return x.Row == y.Row })
+	if also == nil {
+		return all, nil
+	}
+	return c.ask(all, also), nil
+}
+
+// ask adds the rows that also refuses to the bad ones.
+func (c *Checker) ask(bad []*RowError, also func(r []row.Value) error) []*RowError {
+	var out []*RowError
+	var s scratch
+	vals := make([]row.Value, len(c.b.columns))
+	for i := range c.b.rows() {
+		if len(bad) > 0 && bad[0].Row == i {
+			out, bad = append(out, bad[0]), bad[1:]
+			continue
+		}
+		s.reset()
+		for k := range c.b.columns {
+			vals[k] = c.b.columns[k].value(i, &s)
+		}
+		if err := also(vals); err != nil {
+			out = append(out, &RowError{Row: i, Err: err})
+		}
+	}
+	return out
 }

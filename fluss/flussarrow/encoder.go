@@ -22,13 +22,16 @@ var (
 
 // RowError names the value of a batch that a table cannot take.
 type RowError struct {
-	Column string // dotted path for a value inside a nested column
+	Column string // dotted path for a value inside a nested column; "" for the row
 	Row    int    // 0-based, within the batch
 	Err    error  // wraps ErrNull or ErrRange
 }
 
 // Error says where and what.
 func (e *RowError) Error() string {
+	if e.Column == "" {
+		return fmt.Sprintf("row %d of the batch: %v", e.Row, e.Err)
+	}
 	return fmt.Sprintf("column %q, row %d of the batch: %v", e.Column, e.Row, e.Err)
 }
 

@@ -441,16 +441,24 @@ func TestNullsWhereNoneMayBe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad, err := c.Check(batch)
-	if err != nil {
-		t.Fatal(err)
+	fourth := func(r []row.Value) error {
+		if r[0].Int() == 4 {
+			return errors.New("four")
+		}
+		return nil
 	}
-	var got []string
-	for _, b := range bad {
-		got = append(got, b.Column+strconv.Itoa(b.Row))
-	}
-	if want := "v1 id2 id4"; strings.Join(got, " ") != want {
-		t.Errorf("bad rows %v, want %s", got, want)
+	for want, also := range map[string]func([]row.Value) error{"v1 id2 id4": nil, "v1 id2 3 id4": fourth} {
+		bad, err := c.Check(batch, also)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, b := range bad {
+			got = append(got, b.Column+strconv.Itoa(b.Row))
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("bad rows %v, want %s", got, want)
+		}
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/apache/arrow-go/v18/parquet/pqarrow"
 
 	"github.com/fluss-sluice/sluice/fluss/flussarrow"
+	"github.com/fluss-sluice/sluice/fluss/row"
 )
 
 // guard turns a panic of a decoder into an error: the formats' libraries panic on
@@ -290,13 +291,19 @@ func (w *worker) columns(rec arrow.RecordBatch, first InputError) (b Batch, err 
 			return b, fmt.Errorf("column %q is damaged: %w", rec.ColumnName(i), err)
 		}
 	}
-	bad, err := c.Check(rec)
+	var also func([]row.Value) error
+	if w.r.o.Partition != "" {
+		also = w.partition
+	}
+	bad, err := c.Check(rec, also)
 	if err != nil {
 		return b, err
 	}
-	if len(bad) > 0 && w.r.o.OnError == Fail {
-		return b, faultAt(first, bad[0])
-	}
+	return b, w.cut(&b, rec, bad, first)
+}
+
+// cut fills a batch with the pieces of rec between its bad rows.
+func (w *worker) cut(b *Batch, rec arrow.RecordBatch, bad []*flussarrow.RowError, first InputError) error {
 	b.Count = rec.NumRows()
 	from := int64(0)
 	for _, f := range bad {
@@ -304,16 +311,23 @@ func (w *worker) columns(rec arrow.RecordBatch, first InputError) (b Batch, err 
 			b.Records = append(b.Records, rec.NewSlice(from, at))
 		}
 		from = int64(f.Row) + 1
+		if w.passOver(f.Err) {
+			b.Others++
+			continue
+		}
+		if w.r.o.OnError == Fail {
+			return faultAt(first, f)
+		}
 		text, err := rowJSON(rec, f.Row)
 		if err != nil {
-			return b, err
+			return err
 		}
 		b.Rejects = append(b.Rejects, Reject{*faultAt(first, f), text})
 	}
 	if from < rec.NumRows() {
 		b.Records = append(b.Records, rec.NewSlice(from, rec.NumRows()))
 	}
-	return b, nil
+	return nil
 }
 
 func faultAt(first InputError, f *flussarrow.RowError) *InputError {

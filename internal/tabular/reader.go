@@ -34,6 +34,10 @@ type Options struct {
 	Delimiter byte
 	// Null is the CSV text that stands for NULL when it is not in quotes.
 	Null string
+	// Partition is the one partition whose rows are taken. A row of another one is a
+	// fault, or with OtherPartitions Skip passed over and counted.
+	Partition       string
+	OtherPartitions OnError
 	// Columns name the cells of CSV files without a header line.
 	Columns []string
 	// Ignore names columns of the inputs that are not read.
@@ -58,8 +62,10 @@ type Batch struct {
 	Rejects []Reject
 	// Position is behind the batch.
 	Position Position
-	// Count is the number of records delivered and rejected.
+	// Count is the number of records delivered, rejected and passed over.
 	Count int64
+	// Others is the number of rows of other partitions that were passed over.
+	Others int64
 }
 
 // Release releases the batch's records.

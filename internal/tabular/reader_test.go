@@ -696,6 +696,34 @@ func TestColumnarFaultsNameGroupRowAndColumn(t *testing.T) {
 	}
 }
 
+func TestRowsOfOtherPartitions(t *testing.T) {
+	table := testTable(t, "id BIGINT NOT NULL", "day STRING NOT NULL")
+	var err error
+	if table.Schema, err = schema.New(table.Schema.Columns, []string{"id", "day"}); err != nil {
+		t.Fatal(err)
+	}
+	table.PartitionKey = []string{"day"}
+	rows := [][]row.Value{{row.Int64(1), row.String("a")}, {row.Int64(2), row.String("b")}, {row.Int64(3), row.String("a")}, {row.Int64(4), row.String("c d")}}
+	for _, f := range []Format{CSV, Parquet} {
+		name := writeFile(t, "x."+string(f), string(write(t, f, table, rows, WriteOptions{})))
+		o := Options{Table: table, Partition: "a"}
+		if _, err := readAll(t, o, name); err == nil || !strings.Contains(err.Error(), `row of partition "b"; this load is of partition "a"`) {
+			t.Errorf("%s: %v", f, err)
+		}
+		o.OtherPartitions, o.OnError = Skip, Skip
+		got, err := readAll(t, o, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if fmt.Sprint(got.rows) != `[1,"a" 3,"a"]` || got.count != 4 {
+			t.Errorf("%s: %v of %d", f, got.rows, got.count)
+		}
+		if len(got.rejects) != 1 || !strings.Contains(got.rejects[0].Record, "c d") {
+			t.Errorf("%s: a value that cannot name a partition: rejects %v", f, got.rejects)
+		}
+	}
+}
+
 func TestCloseInTheMiddle(t *testing.T) {
 	r, err := Open([]string{cities}, Options{Table: citiesTable(t), chunk: 10_000})
 	if err != nil {

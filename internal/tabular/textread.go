@@ -11,6 +11,7 @@ import (
 	"github.com/apache/arrow-go/v18/arrow"
 
 	"github.com/fluss-sluice/sluice/fluss/flussarrow"
+	"github.com/fluss-sluice/sluice/fluss/key"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 )
@@ -67,6 +68,10 @@ func (w *worker) text(file string, c chunk, end func([]byte) (int, bool), parse 
 		if bad == nil {
 			continue
 		}
+		if w.passOver(bad.err) {
+			b.Others++
+			continue
+		}
 		e := InputError{File: file, Line: at, Column: bad.column, Err: bad.err}
 		if w.r.o.OnError == Fail {
 			w.drop()
@@ -99,6 +104,9 @@ func (w *worker) record(rec []byte, parse func(rec []byte) *valueError) *valueEr
 			return &valueError{w.cols[i].Name, errNotNull}
 		}
 	}
+	if err := w.partition(w.vals); err != nil {
+		return &valueError{"", err}
+	}
 	err := w.builder.Append(w.vals)
 	var re *flussarrow.RowError
 	switch {
@@ -108,6 +116,33 @@ func (w *worker) record(rec []byte, parse func(rec []byte) *valueError) *valueEr
 		return &valueError{re.Column, re.Err}
 	}
 	return &valueError{"", err}
+}
+
+// partitionError is a row of another partition than the one that is read.
+type partitionError struct{ is, want string }
+
+func (e *partitionError) Error() string {
+	return fmt.Sprintf("row of partition %q; this load is of partition %q", e.is, e.want)
+}
+
+// partition refuses rows of other partitions.
+func (w *worker) partition(r []row.Value) error {
+	want := w.r.o.Partition
+	if want == "" {
+		return nil
+	}
+	is, err := key.PartitionName(w.r.o.Table, r)
+	if err == nil && is != want {
+		return &partitionError{is, want}
+	}
+	return err
+}
+
+// passOver reports whether a fault is only that the row is of another partition,
+// and such rows are to be passed over.
+func (w *worker) passOver(err error) bool {
+	_, other := err.(*partitionError)
+	return other && w.r.o.OtherPartitions == Skip
 }
 
 func lineRecord(b []byte) (int, bool) { return bytes.IndexByte(b, '\n') + 1, false }
