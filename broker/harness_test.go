@@ -432,3 +432,13 @@ func (s slowGet) Get(ctx context.Context, key string, off, length int64) (io.Rea
 	}
 	return s.Store.Get(ctx, key, off, length)
 }
+
+// brokenGet fails every read.
+type brokenGet struct {
+	objstore.Store
+	err error
+}
+
+func (b brokenGet) Get(context.Context, string, int64, int64) (io.ReadCloser, objstore.Info, error) {
+	return nil, objstore.Info{}, b.err
+}
