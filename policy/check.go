@@ -12,7 +12,7 @@ import (
 
 // Problem is one finding in a policy directory.
 type Problem struct {
-	File     string `json:"file"` // relative to the directory
+	File     string `json:"file"` // below the directory; "" = the directory as a whole
 	Line     int    `json:"line"` // from 1; 0 = the whole file
 	Column   int    `json:"column"`
 	Code     string `json:"code"` // see CodeManifest; OPA's own start with rego_

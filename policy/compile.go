@@ -29,7 +29,6 @@ type ruleset struct {
 	queries  ast.QueryCompiler
 	query    ast.Body
 	schema   *jsonschema.Schema // of the data; may be nil
-	entry    []*ast.Rule        // rules of EntryPoint
 	warnings []Problem
 }
 
@@ -77,16 +76,15 @@ func compile(s *source, digest string) (*ruleset, []Problem) {
 	if rs.compiler.Compile(modules); rs.compiler.Failed() {
 		return nil, astProblems(s.rules, rs.compiler.Errors)
 	}
-	rs.entry = rs.compiler.GetRulesExact(entryRef)
+	if problems = rs.checkEntry(); loadError(s.name, problems) != nil {
+		return nil, problems
+	}
 	rs.queries = rs.compiler.QueryCompiler()
 	query, err := rs.queries.Compile(ast.NewBody(ast.Equality.Expr(ast.NewTerm(decisionAs), ast.NewTerm(entryRef))))
 	if err != nil {
-		return nil, []Problem{{File: s.name, Code: CodeEntryPoint, Message: err.Error(), Severity: SeverityError}}
+		return nil, append(problems, Problem{Code: CodeEntryPoint, Message: err.Error(), Severity: SeverityError})
 	}
 	rs.query = query
-	if problems = rs.checkEntry(s); len(problems) > 0 && loadError(s.name, problems) != nil {
-		return nil, problems
-	}
 	if s.schema != nil {
 		if rs.schema, err = compileSchema(s.schema.name, s.schema.text); err != nil {
 			return nil, append(problems, problemAt(*s.schema, CodeDataSchema, err))
@@ -96,10 +94,11 @@ func compile(s *source, digest string) (*ruleset, []Problem) {
 }
 
 // checkEntry looks for the rule that decides, and whether it always has a value.
-func (rs *ruleset) checkEntry(s *source) []Problem {
+func (rs *ruleset) checkEntry() []Problem {
+	entry := rs.compiler.GetRulesExact(entryRef)
 	under := rs.compiler.GetRulesWithPrefix(entryRef)
 	if len(under) == 0 {
-		return []Problem{{File: s.name, Code: CodeEntryPoint, Severity: SeverityError,
+		return []Problem{{Code: CodeEntryPoint, Severity: SeverityError,
 			Message: fmt.Sprintf("no rule %s: add package sluice.authz with a rule decision", EntryPoint)}}
 	}
 	at := func(r *ast.Rule, code, severity, message string) Problem {
@@ -109,11 +108,11 @@ func (rs *ruleset) checkEntry(s *source) []Problem {
 		}
 		return p
 	}
-	if len(rs.entry) == 0 {
+	if len(entry) == 0 {
 		return nil // decision.allow, decision.reasons …: an object made of parts
 	}
 	always := false
-	for _, r := range rs.entry {
+	for _, r := range entry {
 		if len(r.Head.Args) > 0 {
 			return []Problem{at(r, CodeEntryPoint, SeverityError, "decision must be a rule, not a function")}
 		}
@@ -125,7 +124,7 @@ func (rs *ruleset) checkEntry(s *source) []Problem {
 		}
 	}
 	if !always {
-		return []Problem{at(rs.entry[0], CodeNoDefault, SeverityWarning,
+		return []Problem{at(entry[0], CodeNoDefault, SeverityWarning,
 			"decision has no default: an undefined decision is an error, not a denial; add default decision := {\"allow\": false}")}
 	}
 	return nil
@@ -134,7 +133,7 @@ func (rs *ruleset) checkEntry(s *source) []Problem {
 // checkData compares a data document with the schema and with what rules read.
 func (rs *ruleset) checkData(s *source, document map[string]any) []Problem {
 	var problems []Problem
-	file := s.name
+	file := "" // several, or none
 	if len(s.data) == 1 {
 		file = s.data[0].name
 	}

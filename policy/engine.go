@@ -230,7 +230,7 @@ func build(ctx context.Context, s *source, known *ruleset, timeout time.Duration
 		return nil, problems, err
 	}
 	g := &generation{revision: revision, rules: rules, store: newStore(document)}
-	problems = append(problems, g.probe(ctx, s.name, timeout)...)
+	problems = append(problems, g.probe(ctx, timeout)...)
 	if err := ctx.Err(); err != nil {
 		return nil, problems, err
 	}

@@ -10,7 +10,7 @@ import (
 // must end in a well-typed decision, and one for an action that does not exist must
 // be denied by the rules themselves: rules that allow what they do not know would
 // allow the next version's new action too.
-func (g *generation) probe(ctx context.Context, file string, timeout time.Duration) []Problem {
+func (g *generation) probe(ctx context.Context, timeout time.Duration) []Problem {
 	var problems []Problem
 	for _, in := range probes() {
 		d, err := g.rules.evaluate(ctx, g.store, &in, timeout)
@@ -23,7 +23,7 @@ func (g *generation) probe(ctx context.Context, file string, timeout time.Durati
 		default:
 			continue
 		}
-		problems = append(problems, Problem{File: file, Code: CodeProbe, Message: message, Severity: SeverityError})
+		problems = append(problems, Problem{Code: CodeProbe, Message: message, Severity: SeverityError})
 		if ctx.Err() != nil || len(problems) == 3 { // each may take the whole time-out
 			break
 		}

@@ -32,6 +32,9 @@ const (
 
 // String prints file:line:column: message.
 func (p Problem) String() string {
+	if p.File == "" {
+		return p.Message
+	}
 	s := p.File
 	if p.Line > 0 {
 		s += fmt.Sprintf(":%d:%d", p.Line, p.Column)

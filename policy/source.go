@@ -276,7 +276,7 @@ func (s *source) resolve() (*source, error) {
 	}
 	if wants != "shipped" {
 		if len(s.rules) == 0 {
-			return fail(s.name, "no rules: add *.rego files, or a file %s with the line rules: shipped", manifestName)
+			return fail("", "no rules: add *.rego files, or a file %s with the line rules: shipped", manifestName)
 		}
 		return s, nil
 	}
@@ -341,7 +341,7 @@ func (s *source) document() (map[string]any, []Problem) {
 	if s.shipped && s.name != ShippedName {
 		base, err := readShipped()
 		if err != nil {
-			return nil, append(problems, Problem{File: s.name, Code: CodeData, Message: err.Error(), Severity: SeverityError})
+			return nil, append(problems, Problem{Code: CodeData, Message: err.Error(), Severity: SeverityError})
 		}
 		defaults, more := base.document()
 		problems = append(problems, more...)
