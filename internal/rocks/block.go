@@ -59,6 +59,11 @@ func splitBlock(b []byte) (blockBody, error) {
 	if n -= size; n < 0 {
 		return blockBody{}, errBlockShort
 	}
+	if n == 0 {
+		// A block without entries still has a restart point, which leads nowhere: so
+		// does the index of a table that holds only range deletes.
+		size = 0
+	}
 	return blockBody{entries: b[:n], restarts: b[n : n+size]}, nil
 }
 

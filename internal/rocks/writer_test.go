@@ -35,16 +35,16 @@ type writerCase struct {
 }
 
 func writerCases() []writerCase {
-	long := kv{bytes.Repeat([]byte("k"), 5000), bytes.Repeat([]byte("v"), 5<<20)}
+	long := kv{bytes.Repeat([]byte("k"), 5000), bytes.Repeat([]byte("v"), 1<<20)}
 	return []writerCase{
 		{"no rows", WriterOptions{}, nil},
 		{"one row with empty key and value", WriterOptions{}, []kv{{[]byte{}, []byte{}}}},
-		{"snappy, several tables", WriterOptions{TargetFileSize: 200_000, Parallelism: 3}, makeRows(20_000)},
-		{"no compression", WriterOptions{Compression: None}, makeRows(10_000)},
-		{"zstd", WriterOptions{Compression: Zstd}, makeRows(10_000)},
-		{"no filter, tiny blocks", WriterOptions{BloomBits: -1, BlockSize: 100}, makeRows(10_000)},
+		{"snappy, several tables", WriterOptions{TargetFileSize: 200_000, Parallelism: 3}, makeRows(6000)},
+		{"no compression", WriterOptions{Compression: None}, makeRows(3000)},
+		{"zstd", WriterOptions{Compression: Zstd}, makeRows(3000)},
+		{"no filter, tiny blocks", WriterOptions{BloomBits: -1, BlockSize: 100}, makeRows(3000)},
 		{"a table per row", WriterOptions{TargetFileSize: 1, FirstFileNumber: 1_000_000}, makeRows(30)},
-		{"a row larger than batches and tables", WriterOptions{TargetFileSize: 1 << 20}, append(makeRows(1000), long)},
+		{"a row larger than batches and tables", WriterOptions{TargetFileSize: 1 << 18}, append(makeRows(1000), long)},
 	}
 }
 
