@@ -36,6 +36,7 @@ type event struct {
 	err        error  // cause, for the log only
 
 	panicked bool
+	cut      bool // the connection is cut because the answer could not be finished
 	stack    string
 }
 
@@ -102,6 +103,9 @@ func (ev *event) log(ctx context.Context, l *slog.Logger, w *recorder, took time
 	text("code", ev.code)
 	if ev.err != nil {
 		add(slog.String("err", ev.err.Error()))
+	}
+	if ev.cut {
+		add(slog.Bool("cut", true))
 	}
 	text("stack", ev.stack)
 	l.LogAttrs(ctx, level, "request", attrs...)

@@ -37,7 +37,7 @@ func (s *Server) observe(next http.Handler) http.Handler {
 			took := s.now().Sub(start)
 			s.metrics.count(ev, rec.status(), took)
 			ev.log(context.WithoutCancel(ctx), s.log, rec, took)
-			if ev.panicked && rec.bytes > 0 {
+			if ev.cut {
 				// Half an answer is out: only a cut connection tells the client so.
 				panic(http.ErrAbortHandler)
 			}
@@ -53,13 +53,13 @@ func (s *Server) guard(next http.Handler, rec *recorder, r *http.Request, ev *ev
 		if p == nil {
 			return
 		}
-		ev.panicked = true
 		if p == http.ErrAbortHandler {
-			rec.bytes = max(rec.bytes, 1)
+			ev.cut = true
 			return
 		}
+		ev.panicked, ev.cut = true, rec.code != 0
 		ev.err, ev.stack = fmt.Errorf("panic: %v", p), string(debug.Stack())
-		if rec.code == 0 {
+		if !ev.cut {
 			s.fail(rec, r, ev.err)
 		}
 	}()

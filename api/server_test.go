@@ -36,21 +36,20 @@ import (
 // rules is a policy that allows what the test says; the default allows everything.
 type rules struct {
 	mu     sync.Mutex
-	decide func(policy.Input) (policy.Decision, error)
-	seen   []policy.Input
+	decide func(context.Context, policy.Input) (policy.Decision, error) // runs without the lock
 }
 
-func (r *rules) Decide(_ context.Context, in policy.Input) (policy.Decision, error) {
+func (r *rules) Decide(ctx context.Context, in policy.Input) (policy.Decision, error) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.seen = append(r.seen, in)
-	if r.decide != nil {
-		return r.decide(in)
+	decide := r.decide
+	r.mu.Unlock()
+	if decide != nil {
+		return decide(ctx, in)
 	}
 	return policy.Decision{ID: "d-1", Revision: "r-1", Allow: true, Rule: "test"}, nil
 }
 
-func (r *rules) set(f func(policy.Input) (policy.Decision, error)) {
+func (r *rules) set(f func(context.Context, policy.Input) (policy.Decision, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.decide = f
@@ -457,7 +456,7 @@ func TestPolicyOutcomesHaveTheirStatus(t *testing.T) {
 		"no revision":        {policy.Decision{ID: "d-7"}, policy.ErrNotReady, 503, v1.CodePolicyNotReady},
 		"a failed judgement": {policy.Decision{ID: "d-7"}, policy.ErrEvaluation, 503, v1.CodePolicyFailed},
 	} {
-		w.rules.set(func(policy.Input) (policy.Decision, error) { return o.decision, o.err })
+		w.rules.set(func(context.Context, policy.Input) (policy.Decision, error) { return o.decision, o.err })
 		for face, call := range map[string]func() error{"token": exchange, "problem": begin} {
 			var e *client.Error
 			if err := call(); !errors.As(err, &e) || e.StatusCode != o.status || e.Problem.Code != o.code {
