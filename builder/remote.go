@@ -223,18 +223,14 @@ func (h *remoteHandle) fetch(p []byte, off int64) error {
 	}
 }
 
-func (h *remoteHandle) fetchOnce(p []byte, off int64) (n int, err error) {
-	err = withFreshToken(func() error {
-		body, info, err := h.objects.Get(h.ctx, h.file.key, off, int64(len(p)))
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		if info.Size != h.file.size {
-			return fmt.Errorf("it has %d bytes, the snapshot says %d", info.Size, h.file.size)
-		}
-		n, err = io.ReadFull(body, p)
-		return err
-	})
-	return n, err
+func (h *remoteHandle) fetchOnce(p []byte, off int64) (int, error) {
+	body, info, err := h.objects.Get(h.ctx, h.file.key, off, int64(len(p)))
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	if info.Size != h.file.size {
+		return 0, fmt.Errorf("it has %d bytes, the snapshot says %d", info.Size, h.file.size)
+	}
+	return io.ReadFull(body, p)
 }

@@ -1,14 +1,12 @@
 package builder
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 
 	"github.com/fluss-sluice/sluice/api/client"
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -44,37 +42,16 @@ func (u uploader) put(ctx context.Context, c content) (reused bool, err error) {
 	if err != nil {
 		return false, err
 	}
-	err = withFreshToken(func() error {
-		if _, err := c.body.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		_, err := u.objects.Put(ctx, key, c.body, objstore.PutOptions{Size: c.size, HasSize: true, SHA256: c.sha256})
-		return err
-	})
+	_, err = u.objects.Put(ctx, key, c.body, objstore.PutOptions{Size: c.size, HasSize: true, SHA256: c.sha256})
 	if err == nil || !errors.Is(err, objstore.ErrExists) {
 		return false, err
 	}
 	return true, u.sameAs(ctx, key, c.uri, c.size, c.sha256)
 }
 
-// withFreshToken runs f once more when its token was refused: the token was dropped
-// by that, and a new one may be accepted.
-func withFreshToken(f func() error) error {
-	err := f()
-	var e *client.Error
-	if errors.As(err, &e) && e.StatusCode == http.StatusUnauthorized {
-		return f()
-	}
-	return err
-}
-
 // sameAs checks that the object at key has that size and digest.
 func (u uploader) sameAs(ctx context.Context, key, uri string, size int64, sum string) error {
-	var info objstore.Info
-	err := withFreshToken(func() (err error) {
-		info, err = u.objects.Head(ctx, key)
-		return err
-	})
+	info, err := u.objects.Head(ctx, key)
 	if err != nil {
 		return fmt.Errorf("compare with the existing %s: %w", uri, err)
 	}
@@ -95,17 +72,13 @@ func (u uploader) sameAs(ctx context.Context, key, uri string, size int64, sum s
 
 // digest reads a whole object and returns its SHA-256.
 func (u uploader) digest(ctx context.Context, key string) (string, error) {
+	body, _, err := u.objects.Get(ctx, key, 0, -1)
+	if err != nil {
+		return "", err
+	}
+	defer body.Close()
 	h := sha256.New()
-	err := withFreshToken(func() error {
-		h.Reset()
-		body, _, err := u.objects.Get(ctx, key, 0, -1)
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		_, err = io.Copy(h, body)
-		return err
-	})
+	_, err = io.Copy(h, body)
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
@@ -121,19 +94,14 @@ func (u uploader) readSmall(ctx context.Context, uri string, max int64) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	var buf bytes.Buffer
-	err = withFreshToken(func() error {
-		buf.Reset()
-		body, _, err := u.objects.Get(ctx, key, 0, -1)
-		if err != nil {
-			return err
-		}
-		defer body.Close()
-		_, err = io.Copy(&buf, io.LimitReader(body, max+1))
-		return err
-	})
-	if err == nil && int64(buf.Len()) > max {
+	body, _, err := u.objects.Get(ctx, key, 0, -1)
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	b, err := io.ReadAll(io.LimitReader(body, max+1))
+	if err == nil && int64(len(b)) > max {
 		err = fmt.Errorf("%w: %s has more than %d bytes", objstore.ErrTooLarge, uri, max)
 	}
-	return buf.Bytes(), err
+	return b, err
 }
