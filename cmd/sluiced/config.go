@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -9,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/goccy/go-yaml"
@@ -159,19 +161,51 @@ func defaults() config {
 // that show the line.
 func loadConfig(path string) (config, error) {
 	c := defaults()
-	f, err := os.Open(path)
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return c, fmt.Errorf("configuration: %w", err)
 	}
-	defer f.Close()
-	d := yaml.NewDecoder(f, yaml.Strict())
-	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return c, fmt.Errorf("configuration %s: %w", path, err)
+	fail := func(err error) (config, error) { return c, fmt.Errorf("configuration %s: %w", path, err) }
+	var raw any
+	d := yaml.NewDecoder(bytes.NewReader(text))
+	if err := d.Decode(&raw); err != nil && !errors.Is(err, io.EOF) {
+		return fail(err)
 	}
 	if err := d.Decode(new(any)); !errors.Is(err, io.EOF) {
-		return c, fmt.Errorf("configuration %s: there is a second document behind the first", path)
+		return fail(errors.New("there is a second document behind the first"))
+	}
+	if raw == nil {
+		return c, nil // nothing but comments
+	}
+	// The decoder would turn a section without content into zeros, over the defaults.
+	if key, found := emptyKey(raw, ""); found {
+		return fail(fmt.Errorf("%s has no value: give it one or remove the key", key))
+	}
+	if err := yaml.UnmarshalWithOptions(text, &c, yaml.Strict()); err != nil {
+		return fail(err)
 	}
 	return c, nil
+}
+
+// emptyKey finds a key without a value.
+func emptyKey(v any, at string) (string, bool) {
+	switch v := v.(type) {
+	case nil:
+		return strings.TrimPrefix(at, "."), true
+	case map[string]any:
+		for k, e := range v {
+			if key, found := emptyKey(e, at+"."+k); found {
+				return key, true
+			}
+		}
+	case []any:
+		for i, e := range v {
+			if key, found := emptyKey(e, fmt.Sprintf("%s[%d]", at, i)); found {
+				return key, true
+			}
+		}
+	}
+	return "", false
 }
 
 // complete fills in what follows from other fields.
