@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -72,7 +73,7 @@ func (p *powerFS) sync(do func() error) error {
 	return errors.Join(errCut, err)
 }
 
-// powerFile routes the syncs of a file through its powerFS.
+// powerFile routes what a file does through its powerFS.
 type powerFile struct {
 	vfs.File
 	p *powerFS
@@ -81,28 +82,81 @@ type powerFile struct {
 func (f powerFile) Sync() error     { return f.p.sync(f.File.Sync) }
 func (f powerFile) SyncData() error { return f.p.sync(f.File.SyncData) }
 
-// Lock locks nothing: a dead process holds no locks, and a store that failed cannot
-// always be closed.
-func (p *powerFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
+func (f powerFile) Write(b []byte) (n int, err error) {
+	err = f.p.change(func() error { n, err = f.File.Write(b); return err })
+	return n, err
+}
 
-func (p *powerFS) wrap(f vfs.File, err error) (vfs.File, error) {
+func (f powerFile) WriteAt(b []byte, off int64) (n int, err error) {
+	err = f.p.change(func() error { n, err = f.File.WriteAt(b, off); return err })
+	return n, err
+}
+
+// change makes a change unless the power is gone: a store that failed is abandoned
+// with its goroutines, which must not reach the directory of its successor.
+func (p *powerFS) change(do func() error) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cut {
+		return errCut
+	}
+	return do()
+}
+
+func (p *powerFS) open(open func() (vfs.File, error)) (out vfs.File, err error) {
+	err = p.change(func() error {
+		f, err := open()
+		out = powerFile{f, p}
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
-	return powerFile{f, p}, nil
+	return out, nil
 }
 
-func (p *powerFS) Create(name string) (vfs.File, error) { return p.wrap(p.FS.Create(name)) }
+func (p *powerFS) Create(name string) (vfs.File, error) {
+	return p.open(func() (vfs.File, error) { return p.FS.Create(name) })
+}
+
 func (p *powerFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	return p.wrap(p.FS.Open(name, opts...))
+	return p.open(func() (vfs.File, error) { return p.FS.Open(name, opts...) })
 }
+
 func (p *powerFS) OpenReadWrite(name string, opts ...vfs.OpenOption) (vfs.File, error) {
-	return p.wrap(p.FS.OpenReadWrite(name, opts...))
+	return p.open(func() (vfs.File, error) { return p.FS.OpenReadWrite(name, opts...) })
 }
-func (p *powerFS) OpenDir(name string) (vfs.File, error) { return p.wrap(p.FS.OpenDir(name)) }
+
+func (p *powerFS) OpenDir(name string) (vfs.File, error) {
+	return p.open(func() (vfs.File, error) { return p.FS.OpenDir(name) })
+}
+
 func (p *powerFS) ReuseForWrite(oldname, newname string) (vfs.File, error) {
-	return p.wrap(p.FS.ReuseForWrite(oldname, newname))
+	return p.open(func() (vfs.File, error) { return p.FS.ReuseForWrite(oldname, newname) })
 }
+
+func (p *powerFS) Link(oldname, newname string) error {
+	return p.change(func() error { return p.FS.Link(oldname, newname) })
+}
+
+func (p *powerFS) Rename(oldname, newname string) error {
+	return p.change(func() error { return p.FS.Rename(oldname, newname) })
+}
+
+func (p *powerFS) Remove(name string) error {
+	return p.change(func() error { return p.FS.Remove(name) })
+}
+
+func (p *powerFS) RemoveAll(name string) error {
+	return p.change(func() error { return p.FS.RemoveAll(name) })
+}
+
+func (p *powerFS) MkdirAll(dir string, perm os.FileMode) error {
+	return p.change(func() error { return p.FS.MkdirAll(dir, perm) })
+}
+
+// Lock locks nothing: a dead process holds no locks.
+func (p *powerFS) Lock(string) (io.Closer, error) { return io.NopCloser(nil), nil }
 
 // smallMemTable makes flushes and log rotations part of short workloads.
 const smallMemTable = 64 << 10
@@ -116,7 +170,7 @@ func openOn(fs vfs.FS) (*Store, error) {
 func restart(t *testing.T, s *Store, mem *vfs.MemFS) *Store {
 	t.Helper()
 	if s != nil {
-		_ = s.Close() // what it writes is forgotten
+		_ = s.Close() // ends its goroutines if the cut did not reach it
 	}
 	mem.ResetToSyncedState()
 	mem.SetIgnoreSyncs(false)

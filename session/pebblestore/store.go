@@ -7,9 +7,9 @@
 // acts on a record that a crash could still take back.
 //
 // A failed write leaves the database in a state only a restart can tell (an error
-// may hide a success). The store then refuses everything with ErrFailed; reopening
-// the directory yields the records as they are. A damaged record is an error of
-// its own (ErrCorrupt names its key) and does not stop the others.
+// may hide a success). The store then refuses everything with ErrFailed; a new
+// process that opens the directory finds the records as they are. A damaged record
+// is an error of its own (ErrCorrupt names its key) and does not stop the others.
 //
 // One process at a time owns the directory. The format is described in codec.go.
 package pebblestore
@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -35,9 +36,8 @@ import (
 )
 
 var (
-	// ErrFailed is returned once a write has failed. Close the store and open it
-	// again.
-	ErrFailed = errors.New("session store failed; it must be reopened")
+	// ErrFailed is returned once a write has failed.
+	ErrFailed = errors.New("session store failed; the process must be restarted")
 	// ErrClosed is returned after Close.
 	ErrClosed = errors.New("session store is closed")
 )
@@ -61,7 +61,7 @@ type Store struct {
 
 	failure atomic.Pointer[error] // first failed write
 	failed  chan struct{}         // closed with it
-	stuck   atomic.Bool           // pebble must not be called any more
+	warned  atomic.Int64          // when backgroundError last logged, ns since 1970
 
 	locks [1024]sync.RWMutex // by hash of what lockFor names
 	seed  maphash.Seed
@@ -117,34 +117,67 @@ func (s *Store) openDB(dir string, o Options) error {
 	})
 }
 
-// guard runs a call of pebble that writes. Pebble panics when it cannot start a new
-// log, and may then leave its locks taken: nothing may call it again.
-func (s *Store) guard(do func() error) (err error) {
-	defer func() {
-		if r := recover(); r != nil {
-			s.stuck.Store(true)
-			s.fail(fmt.Errorf("%v", r))
-			err = s.Err()
-		}
+// guard runs a call of pebble that writes. On failures pebble panics or calls Fatalf,
+// which must not return, and may leave its locks taken: the call gets a goroutine of
+// its own that can end there, and nobody waits for it once the store has failed.
+func (s *Store) guard(do func() error) error {
+	done := make(chan error, 1)
+	go func() {
+		err, returned := error(nil), false
+		defer func() {
+			if r := recover(); r != nil {
+				s.fail(fmt.Errorf("%v", r))
+			}
+			if !returned {
+				err = s.Err()
+			}
+			done <- err
+		}()
+		err = do()
+		returned = true
 	}()
-	return do()
+	select {
+	case err := <-done:
+		if err != nil {
+			return err
+		}
+	case <-s.failed:
+	}
+	return s.Err()
+}
+
+// dbLogger receives pebble's messages.
+type dbLogger struct{ s *Store }
+
+func (dbLogger) Infof(string, ...any) {}
+
+func (l dbLogger) Errorf(format string, args ...any) {
+	l.s.log.Error("session store: " + fmt.Sprintf(format, args...))
+}
+
+// Fatalf is how pebble reports that it could not write its log or its manifest. It
+// must not return; pebble's own ends the process. Here it ends the goroutine, which
+// is one of pebble's or of guard.
+func (l dbLogger) Fatalf(format string, args ...any) {
+	l.s.fail(fmt.Errorf(format, args...))
+	runtime.Goexit()
 }
 
 // backgroundError is called when a flush or a compaction failed, before pebble tries
-// again. A damaged table concerns whoever reads it; any other failure ends with
-// writes that wait for ever, so the store fails before that.
+// again at once. A damaged table concerns whoever reads it; any other failure ends
+// with writes that wait for ever, so the store fails before that.
 func (s *Store) backgroundError(err error) {
-	if errors.Is(err, pebble.ErrCorruption) {
-		s.log.Error("session store: damaged table", "err", err)
-	} else {
+	if !errors.Is(err, pebble.ErrCorruption) {
 		s.fail(fmt.Errorf("background work: %w", err))
+		time.Sleep(time.Second) // nothing will succeed; leave the processor to others
+		return
 	}
-	time.Sleep(retryPause)
+	now := time.Now().UnixNano()
+	if last := s.warned.Load(); now-last > int64(time.Minute) && s.warned.CompareAndSwap(last, now) {
+		s.log.Error("session store: damaged table", "err", err)
+	}
+	time.Sleep(10 * time.Millisecond) // pebble's locks are held: writes wait for this
 }
-
-// retryPause keeps pebble, which repeats failed background work at once, from
-// taking a whole processor.
-const retryPause = 100 * time.Millisecond
 
 // makeDir creates the directory durably. Pebble syncs what is in its directory, but
 // not the entry of the directory itself: a power cut could take the whole new store
@@ -192,10 +225,11 @@ func (s *Store) countActive() (n int, err error) {
 }
 
 // Close closes the database. It waits for running operations. A store that failed
-// may keep its directory locked until the process ends.
+// is abandoned instead: closing it could wait for ever, and its directory stays
+// locked until the process ends.
 func (s *Store) Close() error {
-	if s.stuck.Load() {
-		return s.Err() // operations and pebble's own Close could wait forever
+	if err := s.Err(); err != nil {
+		return err
 	}
 	s.open.Lock()
 	defer s.open.Unlock()
@@ -224,19 +258,6 @@ func (s *Store) fail(err error) {
 		close(s.failed)
 	}
 }
-
-// dbLogger receives pebble's messages.
-type dbLogger struct{ s *Store }
-
-func (dbLogger) Infof(string, ...any) {}
-
-func (l dbLogger) Errorf(format string, args ...any) {
-	l.s.log.Error("session store: " + fmt.Sprintf(format, args...))
-}
-
-// Fatalf is how pebble reports that a write-ahead log or manifest write failed. Its
-// default ends the process; here the store refuses to go on.
-func (l dbLogger) Fatalf(format string, args ...any) { l.s.fail(fmt.Errorf(format, args...)) }
 
 // enter begins an operation; leave ends it.
 func (s *Store) enter(ctx context.Context) error {
@@ -345,15 +366,9 @@ func (s *Store) commit(b *pebble.Batch) error {
 		return err
 	}
 	durable.Point("pebblestore.write")
-	err := s.guard(func() error {
-		if err := b.Commit(pebble.Sync); err != nil {
-			s.fail(err)
-		}
-		// Commit also returns nil when it has reported the failure to Fatalf.
+	if err := s.guard(func() error { return b.Commit(pebble.Sync) }); err != nil {
+		s.fail(err)
 		return s.Err()
-	})
-	if err != nil {
-		return err
 	}
 	durable.Point("pebblestore.written")
 	return b.Close()
