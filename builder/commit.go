@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"time"
 
@@ -100,10 +101,10 @@ func (c *Client) putManifest(ctx context.Context, bc *BuildContext, body []byte,
 	start := time.Now()
 	u := uploader{objects: c.api.Objects(tokens, bc.RemoteDataDir)}
 	reused, err := u.put(ctx, content{uri: ref.Path, size: ref.Length, sha256: ref.SHA256, body: bytes.NewReader(body)})
-	if refused(err, v1.CodeOutsideScope, v1.CodeDenied) {
+	if reused && forbidden(err) {
 		// It exists and this token may not read it. The broker compares the digest
 		// of what is there with ours in a moment.
-		reused, err = true, nil
+		err = nil
 	}
 	if err != nil {
 		return fmt.Errorf("manifest: %w", err)
@@ -112,6 +113,11 @@ func (c *Client) putManifest(ctx context.Context, bc *BuildContext, body []byte,
 		f(Upload{Bucket: -1, Path: ref.Path, Size: ref.Length, Reused: reused, Elapsed: time.Since(start)})
 	}
 	return nil
+}
+
+func forbidden(err error) bool {
+	var e *client.Error
+	return errors.As(err, &e) && e.StatusCode == http.StatusForbidden
 }
 
 // repeatCommit sends the same Commit until it is answered for good.

@@ -117,13 +117,18 @@ func (c *Client) Open(ctx context.Context, bc *BuildContext, o OpenOptions) (*Se
 		return nil, err
 	}
 	s := newSession(l, o)
+	// What a checkpoint names stays when opening fails: the next attempt needs it.
 	if err := s.prepare(); err != nil {
-		return nil, errors.Join(err, s.end(false))
+		return nil, errors.Join(err, s.end(s.checkpointed))
 	}
 	s.tokens = client.NewTokens(c.api, client.ExchangeRequest{SessionID: bc.Handle.BulkLoadID, Scope: bucketScope(s.numbers), TTL: o.TTL})
 	s.upload.objects = c.api.Objects(s.tokens, bc.RemoteDataDir)
+	if s.allDone() {
+		return s, nil // nothing is left to store, and the load may be committed already
+	}
 	if _, err := s.tokens.Token(ctx); err != nil {
-		return nil, errors.Join(wrapLoad(fmt.Sprintf("open buckets %s of", bucketRanges(s.numbers)), bc, err), s.end(false))
+		what := fmt.Sprintf("open buckets %s of", bucketRanges(s.numbers))
+		return nil, errors.Join(wrapLoad(what, bc, err), s.end(s.checkpointed))
 	}
 	return s, nil
 }
@@ -341,7 +346,8 @@ func (s *Session) Finish(ctx context.Context) ([]BucketFiles, error) {
 
 // Close ends the grant and removes the session's own directories, except those
 // that a checkpoint of an unfinished session names. Calls that run are
-// interrupted. Take a checkpoint after Finish to be able to commit after a crash.
+// interrupted. Once every bucket is finished, earlier checkpoints are worthless:
+// take one after Finish and keep it until Commit has succeeded.
 func (s *Session) Close() error {
 	s.mu.Lock()
 	keep := s.checkpointed
