@@ -45,7 +45,7 @@ func newPaimon(s *schema.Schema, index []int) (*paimon, error) {
 
 func (p *paimon) Append(dst []byte, r []row.Value) ([]byte, error) {
 	base := len(dst)
-	dst = append(dst, make([]byte, p.fixed)...)
+	dst = wire.AppendZeros(dst, p.fixed)
 	slot := base + p.head
 	for i := range p.cols {
 		c := &p.cols[i]

@@ -35,9 +35,7 @@ import (
 // frequent types are written in the loop itself and only the rest by a call.
 func (l *layout) appendCompacted(dst []byte, r []Value) ([]byte, error) {
 	start := len(dst)
-	for range l.nullBytes {
-		dst = append(dst, 0)
-	}
+	dst = wire.AppendZeros(dst, l.nullBytes)
 	for i := range l.cols {
 		c, v := &l.cols[i], &r[i]
 		if v.shape == shapeNull && c.nullable {
@@ -114,7 +112,7 @@ func (c *column) appendPrefixed(dst []byte, v Value) ([]byte, error) {
 		return dst, c.reason("%d bytes are too long", n)
 	}
 	if shift := wire.Uvarint32Len(uint32(n)) - 1; shift > 0 {
-		dst = append(dst, make([]byte, shift)...)
+		dst = wire.AppendZeros(dst, shift)
 		copy(dst[at+1+shift:], dst[at+1:at+1+n])
 	}
 	wire.AppendUvarint32(dst[:at], uint32(n))

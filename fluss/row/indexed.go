@@ -36,7 +36,7 @@ import (
 func (l *layout) appendIndexed(dst []byte, r []Value) ([]byte, error) {
 	start := len(dst)
 	slot := start + l.nullBytes
-	dst = append(dst, make([]byte, l.nullBytes+l.lengths)...)
+	dst = wire.AppendZeros(dst, l.nullBytes+l.lengths)
 	for i := range l.cols {
 		c := &l.cols[i]
 		if r[i].shape == shapeNull && c.nullable {
@@ -85,8 +85,7 @@ func (c *column) appendIndexed(dst []byte, v *Value) ([]byte, error) {
 	case opString, opBytes:
 		return append(dst, v.raw()...), nil
 	case opChar, opBinary:
-		dst = append(dst, v.raw()...)
-		return append(dst, make([]byte, c.length-int(v.n))...), nil
+		return wire.AppendZeros(append(dst, v.raw()...), c.length-int(v.n)), nil
 	}
 	return c.appendBody(dst, *v)
 }

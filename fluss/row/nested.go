@@ -48,7 +48,7 @@ func (c *column) arrayHead(n int) (slots, head int) {
 func (c *column) appendArray(dst []byte, elems []Value) ([]byte, error) {
 	base := len(dst)
 	slots, head := c.arrayHead(len(elems))
-	dst = append(dst, make([]byte, head)...)
+	dst = wire.AppendZeros(dst, head)
 	binary.LittleEndian.PutUint32(dst[base:], uint32(len(elems)))
 	slot, size := base+slots, c.fixedSlot()
 	for i, v := range elems {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/fluss-sluice/sluice/fluss/internal/wire"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 )
 
@@ -49,7 +50,7 @@ var errNotBegun = errors.New("row.Writer: no row has begun")
 func (w *Writer) Begin(dst []byte) {
 	w.start, w.col, w.err = len(dst), 0, nil
 	w.slot = len(dst) + w.l.nullBytes
-	w.buf = append(dst, make([]byte, w.l.nullBytes+w.l.lengths)...)
+	w.buf = wire.AppendZeros(dst, w.l.nullBytes+w.l.lengths)
 }
 
 // End finishes the row and returns what Begin was given with the row appended, or

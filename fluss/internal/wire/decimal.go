@@ -83,7 +83,7 @@ func AppendBigInt(dst []byte, v *big.Int) []byte {
 	}
 	n := magnitude.BitLen()/8 + 1
 	start := len(dst)
-	dst = append(dst, make([]byte, n)...)
+	dst = AppendZeros(dst, n)
 	magnitude.FillBytes(dst[start:])
 	if v.Sign() < 0 {
 		for i := start; i < len(dst); i++ {

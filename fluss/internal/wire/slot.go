@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Slots are the fixed 8 bytes of one value inside a binary array or a Paimon row.
 // All integers are little-endian; offsets count from the first byte of the array
@@ -22,9 +25,15 @@ const (
 func Pad(n int) int { return -n & 7 }
 
 // AppendPad appends zeros until the part of dst from base on is a multiple of 8 long.
-func AppendPad(dst []byte, base int) []byte {
-	var zeros [8]byte
-	return append(dst, zeros[:Pad(len(dst)-base)]...)
+func AppendPad(dst []byte, base int) []byte { return AppendZeros(dst, Pad(len(dst)-base)) }
+
+// AppendZeros appends n zeros. (append with make does the same, but allocates twice
+// under the race detector.)
+func AppendZeros(dst []byte, n int) []byte {
+	dst = slices.Grow(dst, n)
+	end := len(dst) + n
+	clear(dst[len(dst):end])
+	return dst[:end]
 }
 
 // PutText writes text or bytes into the slot at dst[slot:], appending what does not
