@@ -49,8 +49,9 @@ var (
 // world is a broker with everything real but the clock, the network and the rules.
 type world struct {
 	*Broker
-	t       *testing.T
+	t       testing.TB
 	disk    vfs.FS // of the store
+	dir     string // on it
 	store   session.Store
 	objects *objstoretest.Faults
 	driver  *directory.Driver
@@ -121,13 +122,18 @@ func (a *auditLog) last() audit.Event {
 
 func open(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
+	return openTB(t, change...)
+}
+
+func openTB(t testing.TB, change ...func(*Config)) *world {
+	t.Helper()
 	objects, err := local.Open(t.TempDir(), local.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { objects.Close() })
 	w := &world{
-		t: t, disk: vfs.NewStrictMem(), objects: &objstoretest.Faults{Store: objects},
+		t: t, disk: vfs.NewStrictMem(), dir: "store", objects: &objstoretest.Faults{Store: objects},
 		audit: &auditLog{}, now: start, rules: allowAll,
 	}
 	if w.ring, err = token.NewKeyring(token.KeyringConfig{Now: w.clock}); err != nil {
@@ -155,7 +161,7 @@ func open(t *testing.T, change ...func(*Config)) *world {
 func (w *world) reopen() {
 	w.t.Helper()
 	w.close()
-	store, err := pebblestore.Open("store", pebblestore.Options{FS: w.disk})
+	store, err := pebblestore.Open(w.dir, pebblestore.Options{FS: w.disk})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -243,7 +249,7 @@ func (w *world) build(s session.Session, n int) *load {
 }
 
 // encoder returns a function from a row's id to its key, value and bucket.
-func encoder(t *testing.T, table *schema.Table) func(id int64, region string, schemaID int16) (k, v []byte, bucket int) {
+func encoder(t testing.TB, table *schema.Table) func(id int64, region string, schemaID int16) (k, v []byte, bucket int) {
 	t.Helper()
 	keys, err := key.New(table)
 	if err != nil {

@@ -1,6 +1,7 @@
 package token
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"strings"
@@ -24,6 +25,7 @@ type IssuerConfig struct {
 type Issuer struct {
 	c      IssuerConfig
 	parser *jwt.Parser
+	seen   seen
 }
 
 // NewIssuer checks the configuration.
@@ -126,22 +128,45 @@ func (i *Issuer) Verify(raw credential.Secret) (Claims, error) {
 	if len(text) > MaxSize {
 		return Claims{}, fmt.Errorf("%w: %d bytes, at most %d", ErrInvalid, len(text), MaxSize)
 	}
-	if i := strings.IndexFunc(text, notJWS); i >= 0 {
-		return Claims{}, fmt.Errorf("%w: byte %d does not belong in a token", ErrInvalid, i)
+	sum := sha256.Sum256([]byte(text))
+	if t, ok := i.seen.get(sum); ok && i.holds(t) {
+		return t.claims, nil
+	}
+	t, err := i.verify(text)
+	if err != nil {
+		return Claims{}, err
+	}
+	i.seen.put(sum, t)
+	return t.claims, nil
+}
+
+// holds checks again what may have changed since a token was verified.
+func (i *Issuer) holds(t seenToken) bool {
+	now := i.c.Now()
+	_, ours := i.c.Keyring.find(t.kid)
+	return ours && now.Before(t.claims.Expires.Add(Leeway)) && !now.Before(t.claims.NotBefore.Add(-Leeway)) &&
+		!now.Before(t.claims.IssuedAt.Add(-Leeway))
+}
+
+func (i *Issuer) verify(text string) (seenToken, error) {
+	if at := strings.IndexFunc(text, notJWS); at >= 0 {
+		return seenToken{}, fmt.Errorf("%w: byte %d does not belong in a token", ErrInvalid, at)
 	}
 	var w wire
-	if _, err := i.parser.ParseWithClaims(text, &w, i.keyFor); err != nil {
-		return Claims{}, fmt.Errorf("%w: %s", ErrInvalid, reason(err))
+	parsed, err := i.parser.ParseWithClaims(text, &w, i.keyFor)
+	if err != nil {
+		return seenToken{}, fmt.Errorf("%w: %s", ErrInvalid, reason(err))
 	}
 	if w.ID == "" || w.Subject == "" || w.Scope == "" || w.IssuedAt == 0 {
-		return Claims{}, fmt.Errorf("%w: a required claim is missing", ErrInvalid)
+		return seenToken{}, fmt.Errorf("%w: a required claim is missing", ErrInvalid)
 	}
-	return Claims{
+	kid, _ := parsed.Header["kid"].(string)
+	return seenToken{kid: kid, claims: Claims{
 		Issuer: w.Issuer, Audience: w.Audience, Subject: w.Subject, ID: w.ID,
 		IssuedAt: time.Unix(w.IssuedAt, 0), NotBefore: time.Unix(w.NotBefore, 0), Expires: time.Unix(w.Expires, 0),
 		SessionID: w.Session, Epoch: w.Epoch, Target: w.Target, Scope: w.Scope,
 		PolicyRevision: w.Policy, DecisionID: w.Decision,
-	}, nil
+	}}, nil
 }
 
 // notJWS reports characters outside base64url and the dot. Go's base64 decoder

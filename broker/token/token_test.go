@@ -259,6 +259,46 @@ func TestMintNeedsIdentityAndLifetime(t *testing.T) {
 	}
 }
 
+func TestATokenThatWasGoodIsCheckedAgain(t *testing.T) {
+	c := &clock{start}
+	i := newIssuer(t, EdDSA, c)
+	raw := mint(t, i, someClaims(start))
+	for _, row := range []struct {
+		at time.Duration
+		ok bool
+	}{
+		{0, true}, {0, true}, {15*time.Minute + Leeway - time.Second, true}, {15*time.Minute + Leeway, false},
+		{-Leeway, true}, {-Leeway - time.Second, false}, {0, true},
+	} {
+		c.t = start.Add(row.at)
+		if _, err := i.Verify(raw); (err == nil) != row.ok || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("at %v: %v", row.at, err)
+		}
+	}
+	i.c.Keyring.state.Store(newState(nil))
+	if _, err := i.Verify(raw); err == nil {
+		t.Error("a key that left the ring is still accepted")
+	}
+}
+
+func TestTheMemoryOfGoodTokensIsBounded(t *testing.T) {
+	var s seen
+	first := [32]byte{1}
+	s.put(first, seenToken{kid: "first"})
+	for n := range 10 * seenSize {
+		sum := [32]byte{2, byte(n), byte(n >> 8), byte(n >> 16)}
+		s.put(sum, seenToken{})
+		if len(s.young) > seenSize || len(s.old) > seenSize {
+			t.Fatalf("%d and %d tokens", len(s.young), len(s.old))
+		}
+		if n%1000 == 0 {
+			if got, ok := s.get(first); !ok || got.kid != "first" {
+				t.Fatal("a token in use is forgotten")
+			}
+		}
+	}
+}
+
 // Keys: publication before use, overlap behind it.
 
 func kids(t *testing.T, k *Keyring) []string {
