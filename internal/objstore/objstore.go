@@ -57,7 +57,8 @@ type PutOptions struct {
 // Reader reads objects.
 type Reader interface {
 	// Get opens an object from byte off; length < 0 reads to the end. The caller
-	// closes the body. off beyond the size is ErrRange.
+	// closes the body. off beyond the size is ErrRange, off at the end an empty body;
+	// length beyond the end is cut. Info is that of the whole object.
 	Get(ctx context.Context, key string, off, length int64) (io.ReadCloser, Info, error)
 	Head(ctx context.Context, key string) (Info, error)
 }
@@ -75,6 +76,7 @@ type Store interface {
 	Reader
 	Writer
 	// List yields objects under a key prefix that ends in "/" or is empty, in key order.
+	// It may leave ETag and SHA256 empty: Head tells them.
 	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	// Delete removes an object; a missing one is not an error.
 	Delete(ctx context.Context, key string) error

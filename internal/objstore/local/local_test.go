@@ -23,6 +23,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/objstoretest"
 )
@@ -593,6 +594,35 @@ func TestOpenRefusesAFile(t *testing.T) {
 	}
 	if _, err := Open(file, Options{}); err == nil {
 		t.Error("a file is no root")
+	}
+}
+
+// TestAKilledPutLeavesNothingOrTheObject kills a real process on both sides of the
+// moment at which an object becomes visible.
+func TestAKilledPutLeavesNothingOrTheObject(t *testing.T) {
+	content := strings.Repeat("0123456789", 50_000)
+	if dir := os.Getenv("LOCAL_TEST_KILL"); dir != "" {
+		t.Errorf("alive after %v", putString(openStore(t, dir, Options{}), "a/b/x", content, objstore.PutOptions{}))
+		return
+	}
+	for point, visible := range map[string]bool{"local.written": false, "local.visible": true} {
+		dir := t.TempDir()
+		cmd := exec.Command(os.Args[0], "-test.run=^TestAKilledPutLeavesNothingOrTheObject$")
+		cmd.Env = append(os.Environ(), "LOCAL_TEST_KILL="+dir, durable.CrashVar+"="+point)
+		if out, err := cmd.CombinedOutput(); err == nil || strings.Contains(string(out), "alive") {
+			t.Fatalf("%s: %v\n%s", point, err, out)
+		}
+		if left := files(t, filepath.Join(dir, tempDir)); len(left) != 1 {
+			t.Errorf("%s: the crash left %q", point, left)
+		}
+		s := openStore(t, dir, Options{Now: func() time.Time { return time.Now().Add(2 * tempAge) }})
+		if left := files(t, filepath.Join(dir, tempDir)); len(left) != 0 {
+			t.Errorf("%s: after opening: %q", point, left)
+		}
+		if _, err := s.Head(t.Context(), "a/b/x"); visible != (err == nil) || !visible && !errors.Is(err, objstore.ErrNotFound) {
+			t.Errorf("%s: %v", point, err)
+		}
+		repeat(t, s, objstore.PutOptions{}, content)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 )
 
@@ -50,6 +51,7 @@ func (s *Store) put(ctx context.Context, key string, body io.Reader, o objstore.
 	if err != nil {
 		return objstore.Info{}, err
 	}
+	durable.Point("local.written")
 	if o.IfMatch != "" {
 		return info, s.replace(ctx, temp, key, o.IfMatch)
 	}
@@ -208,6 +210,7 @@ func (s *Store) place(key string, do func() error) error {
 	if err != nil {
 		return err
 	}
+	durable.Point("local.visible")
 	if err := s.syncDir(dir, key); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}

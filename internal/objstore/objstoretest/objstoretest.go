@@ -202,7 +202,7 @@ func theWinner(t *testing.T, errs []error, kind error) int {
 }
 
 func testWriteOnceRace(t *testing.T, s objstore.Store) {
-	for round := range 20 {
+	for round := range 10 {
 		key := fmt.Sprintf("race/%d/object", round)
 		errs := together(16, func(i int) error {
 			_, err := s.Put(t.Context(), key, bytes.NewReader(content(uint64(i), 10_000)), objstore.PutOptions{})
@@ -269,7 +269,7 @@ func testReplace(t *testing.T, s objstore.Store) {
 
 func testReplaceRace(t *testing.T, s objstore.Store) {
 	etag := put(t, s, "fence", []byte("start")).ETag
-	for range 20 {
+	for range 10 {
 		infos := make([]objstore.Info, 16)
 		errs := together(16, func(i int) (err error) {
 			infos[i], err = replace(s, "fence", etag, content(uint64(i), 500))
