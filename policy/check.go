@@ -34,7 +34,7 @@ func Check(ctx context.Context, dir string) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, problems, err := build(ctx, s, nil, DefaultTimeout)
+	_, problems, err := build(ctx, s, nil, defaultLimits)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -72,12 +72,12 @@ func Eval(ctx context.Context, dir string, in Input) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	g, _, err := build(ctx, s, nil, DefaultTimeout)
+	g, _, err := build(ctx, s, nil, defaultLimits)
 	if err != nil {
 		return Record{}, err
 	}
 	r := Record{Time: time.Now(), Input: in}
-	v, err := g.decide(ctx, &in, DefaultTimeout)
+	v, err := g.decide(ctx, &in, defaultLimits)
 	r.Decision, r.Elapsed = v.Decision, time.Since(r.Time)
 	r.Decision.Revision = g.revision.ID
 	r.Decision.ID = new(ids).next(r.Time)

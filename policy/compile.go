@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -268,8 +269,8 @@ func newStore(document map[string]any) storage.Store {
 }
 
 // evaluate decides one input. An error is always ErrEvaluation.
-func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input, timeout time.Duration) (Decision, error) {
-	v, err := rs.run(ctx, store, in, timeout)
+func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input, l limits) (Decision, error) {
+	v, err := rs.run(ctx, store, in, l)
 	if err != nil {
 		return Decision{}, fmt.Errorf("%w: %w", ErrEvaluation, err)
 	}
@@ -281,7 +282,7 @@ func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input,
 }
 
 // run evaluates the entry point and returns its one value.
-func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, timeout time.Duration) (ast.Value, error) {
+func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l limits) (ast.Value, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -291,8 +292,8 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, time
 	}
 	defer store.Abort(ctx, txn)
 
-	cancel := topdown.NewCancel()
-	defer time.AfterFunc(timeout, cancel.Cancel).Stop()
+	cancel := &budget{steps: l.steps}
+	defer time.AfterFunc(l.timeout, cancel.Cancel).Stop()
 	defer context.AfterFunc(ctx, cancel.Cancel)()
 
 	rows, err := topdown.NewQuery(rs.query).
@@ -309,8 +310,10 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, time
 	switch {
 	case topdown.IsCancel(err) && ctx.Err() != nil:
 		return nil, ctx.Err()
+	case topdown.IsCancel(err) && cancel.steps < 0:
+		return nil, fmt.Errorf("no decision within %d steps", l.steps)
 	case topdown.IsCancel(err):
-		return nil, fmt.Errorf("no decision within %v", timeout)
+		return nil, fmt.Errorf("no decision within %v", l.timeout)
 	case err != nil:
 		return nil, err
 	case len(rows) == 0:
@@ -319,4 +322,30 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, time
 		return nil, fmt.Errorf("%d decisions", len(rows))
 	}
 	return rows[0][decisionAs].Value, nil
+}
+
+// limits bound one evaluation.
+type limits struct {
+	timeout time.Duration
+	steps   int
+}
+
+// defaultLimits are what Eval and Check use.
+var defaultLimits = limits{DefaultTimeout, DefaultMaxSteps}
+
+// budget ends an evaluation after a number of steps, or when it is cancelled. OPA
+// asks Cancelled at every step, which makes the first bound independent of how busy
+// the machine is: runaway rules end, and end when replayed, at the same place.
+type budget struct {
+	steps     int // left; used by the evaluating goroutine only
+	cancelled atomic.Bool
+}
+
+// Cancel implements topdown.Cancel.
+func (b *budget) Cancel() { b.cancelled.Store(true) }
+
+// Cancelled implements topdown.Cancel.
+func (b *budget) Cancelled() bool {
+	b.steps--
+	return b.steps < 0 || b.cancelled.Load()
 }

@@ -14,10 +14,15 @@ import (
 	"github.com/open-policy-agent/opa/v1/storage"
 )
 
-// DefaultTimeout bounds one evaluation when Config.Timeout is zero. It is far above
-// what a decision takes (about a tenth of a millisecond), so that it ends runaway
-// rules and not requests on a busy machine.
-const DefaultTimeout = time.Second
+// Bounds of one evaluation when Config leaves them zero. A decision of the shipped
+// rules takes a tenth of a millisecond and some hundred steps; a million steps take
+// about a second. Runaway rules meet the steps first, whose number does not depend
+// on how busy the machine is, so that a replay ends as the request did; the time-out
+// is for costly built-ins.
+const (
+	DefaultTimeout  = 5 * time.Second
+	DefaultMaxSteps = 1_000_000
+)
 
 // Config configures an Engine.
 type Config struct {
@@ -28,6 +33,8 @@ type Config struct {
 	Data []byte
 	// Timeout bounds one evaluation; 0 = DefaultTimeout.
 	Timeout time.Duration
+	// MaxSteps bounds the steps of one evaluation; 0 = DefaultMaxSteps.
+	MaxSteps int
 	// MaxStale is how long the last good revision may go on deciding after the
 	// directory stopped being loadable; then the engine fails closed with
 	// ErrNotReady. 0 = for ever.
@@ -49,6 +56,8 @@ type Config struct {
 	// it; it must not call Reload or Close. Nil = none.
 	OnReload func(Status)
 }
+
+func (c *Config) limits() limits { return limits{c.Timeout, c.MaxSteps} }
 
 // Record is one evaluation as it can be stored and replayed: evaluating Input by
 // the same revision gives the same decision, but for its ID.
@@ -115,6 +124,9 @@ type Revision struct {
 func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.Timeout == 0 {
 		c.Timeout = DefaultTimeout
+	}
+	if c.MaxSteps == 0 {
+		c.MaxSteps = DefaultMaxSteps
 	}
 	if c.Now == nil {
 		c.Now = time.Now
@@ -206,12 +218,12 @@ func (e *Engine) load(ctx context.Context) (g *generation, problems []Problem, e
 	if cur := e.cur.Load(); cur != nil {
 		known = cur.rules
 	}
-	return build(ctx, s, known, e.conf.Timeout)
+	return build(ctx, s, known, e.conf.limits())
 }
 
 // build makes a generation of a source. known is a compiled ruleset that is reused
 // if it is the same.
-func build(ctx context.Context, s *source, known *ruleset, timeout time.Duration) (*generation, []Problem, error) {
+func build(ctx context.Context, s *source, known *ruleset, l limits) (*generation, []Problem, error) {
 	document, problems := s.document()
 	if err := loadError(s.name, problems); err != nil {
 		return nil, problems, err
@@ -230,7 +242,7 @@ func build(ctx context.Context, s *source, known *ruleset, timeout time.Duration
 		return nil, problems, err
 	}
 	g := &generation{revision: revision, rules: rules, store: newStore(document)}
-	problems = append(problems, g.probe(ctx, timeout)...)
+	problems = append(problems, g.probe(ctx, l)...)
 	if err := ctx.Err(); err != nil {
 		return nil, problems, err
 	}
@@ -261,7 +273,7 @@ func (e *Engine) decide(ctx context.Context, g *generation, in *Input, now time.
 	if err := e.stale(now); err != nil {
 		return Decision{Reasons: []string{}}, err
 	}
-	d, err := g.decide(ctx, in, e.conf.Timeout)
+	d, err := g.decide(ctx, in, e.conf.limits())
 	if err == nil && d.overruled != "" {
 		e.conf.Logger.Warn("policy allowed what the floor forbids", "revision", g.revision.ID,
 			"reason", d.Reasons[0], "rule", d.overruled, "action", in.Action, "subject", in.Principal.Subject)
@@ -278,7 +290,7 @@ type verdict struct {
 
 // decide asks the rules, then applies what no rule may change: the floor, and
 // constraints that name only what was asked for.
-func (g *generation) decide(ctx context.Context, in *Input, timeout time.Duration) (v verdict, err error) {
+func (g *generation) decide(ctx context.Context, in *Input, l limits) (v verdict, err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			v, err = verdict{}, fmt.Errorf("%w: panic: %v", ErrEvaluation, p)
@@ -287,7 +299,7 @@ func (g *generation) decide(ctx context.Context, in *Input, timeout time.Duratio
 			v = verdict{Decision: Decision{Reasons: []string{}}}
 		}
 	}()
-	d, err := g.rules.evaluate(ctx, g.store, in, timeout)
+	d, err := g.rules.evaluate(ctx, g.store, in, l)
 	if err != nil {
 		return verdict{}, err
 	}

@@ -10,10 +10,10 @@ import (
 // must end in a well-typed decision, and one for an action that does not exist must
 // be denied by the rules themselves: rules that allow what they do not know would
 // allow the next version's new action too.
-func (g *generation) probe(ctx context.Context, timeout time.Duration) []Problem {
+func (g *generation) probe(ctx context.Context, l limits) []Problem {
 	var problems []Problem
 	for _, in := range probes() {
-		d, err := g.rules.evaluate(ctx, g.store, &in, timeout)
+		d, err := g.rules.evaluate(ctx, g.store, &in, l)
 		var message string
 		switch {
 		case err != nil:
@@ -24,7 +24,7 @@ func (g *generation) probe(ctx context.Context, timeout time.Duration) []Problem
 			continue
 		}
 		problems = append(problems, Problem{Code: CodeProbe, Message: message, Severity: SeverityError})
-		if ctx.Err() != nil || len(problems) == 3 { // each may take the whole time-out
+		if ctx.Err() != nil || len(problems) == 3 { // each may take all its time
 			break
 		}
 	}

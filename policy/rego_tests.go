@@ -27,7 +27,7 @@ const (
 	OutcomePass  = "pass"
 	OutcomeFail  = "fail"
 	OutcomeError = "error" // a built-in failed, or time ran out
-	OutcomeSkip  = "skip"  // its name starts with todo_
+	OutcomeSkip  = "skip"  // its name starts with todo_test_
 )
 
 // TestResult is one Rego test.
