@@ -18,6 +18,7 @@ import (
 	"github.com/fluss-sluice/sluice/api"
 	"github.com/fluss-sluice/sluice/api/authn"
 	"github.com/fluss-sluice/sluice/broker/token"
+	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -142,7 +143,7 @@ func defaults() config {
 		MaxConnections: 8192,
 		Issuer:         issuerConfig{Audience: "sluice", SigningAlg: token.EdDSA, TokenTTL: l.TokenTTLDefault, MaxTTL: l.TokenTTLMax},
 		Identity:       identityConfig{CacheSize: 16384},
-		Policy:         policyConfig{Timeout: time.Second, MaxStale: 24 * time.Hour, Watch: true},
+		Policy:         policyConfig{Timeout: policy.DefaultTimeout, MaxStale: 24 * time.Hour, Watch: true},
 		Limits: limitsConfig{
 			BuildTimeout: l.BuildTimeoutDefault, MaxBuildTimeout: l.BuildTimeoutMax, DecisionTimeout: l.DecisionTimeout,
 			ResultRetention: l.ResultRetention, ActiveSessions: l.MaxActive, ManifestBytes: l.ManifestMaxSize,
