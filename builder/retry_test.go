@@ -253,8 +253,14 @@ func TestResumeContinuesFromACheckpoint(t *testing.T) {
 func TestResumeOfABuiltBucketOnlyUploads(t *testing.T) {
 	f := newFake(t, fakeTable(t, 1, nil), "")
 	c := f.connect()
-	f.failPut(2, false)
-	o := builder.OpenOptions{WorkDir: t.TempDir(), Parallelism: 1}
+	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "_METADATA") {
+			problem(w, 500, v1.CodeInternal, "no")
+			return
+		}
+		next(w, r)
+	}
+	o := builder.OpenOptions{WorkDir: t.TempDir()}
 	s, err := f.tryOpen(c, o)
 	must(t, err)
 	writeAll(t, s, inputRows(1000))
@@ -263,10 +269,11 @@ func TestResumeOfABuiltBucketOnlyUploads(t *testing.T) {
 	}
 	cp, err := s.Checkpoint(t.Context(), nil)
 	must(t, err)
-	if b := cp.Buckets[0]; b.Built == nil || len(b.Uploaded) == 0 || len(b.Runs) > 0 {
+	if b := cp.Buckets[0]; b.Built == nil || len(b.Uploaded) != len(b.Built.Files) || len(b.Runs) > 0 {
 		t.Fatalf("checkpoint %+v", b)
 	}
 	must(t, s.Close())
+	f.intercept = nil
 	puts := len(f.puts)
 	var reused int
 	o.Resume = reopened(t, cp)
