@@ -163,6 +163,11 @@ func (u *unpacker) lz4(src, buf []byte) (dst []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(dst) == 0 {
+		// The decoder's assembly does not survive an empty destination. No block of
+		// a database is empty: each ends in its restart points.
+		return nil, errLength
+	}
 	var n int
 	if len(u.dict) > 0 {
 		n, err = lz4.UncompressBlockWithDict(src, dst, u.dict)

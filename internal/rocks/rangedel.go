@@ -3,6 +3,7 @@ package rocks
 import (
 	"bytes"
 	"container/heap"
+	"errors"
 	"slices"
 	"sort"
 )
@@ -42,13 +43,22 @@ func (t *table) readRangeDeletes(m *metaReader, h blockHandle, f *fileEntry) err
 	return nil
 }
 
+var errRangeKeys = errors.New("range deletes repeat their keys too often")
+
 // parseRangeDeletes returns the ranges of a block; their ends alias it.
 func parseRangeDeletes(block []byte) ([]fragment, error) {
 	var out []fragment
+	// Every entry of such a block is a restart point, so keys share nothing and fit
+	// the block together. Without a limit a small damaged block could claim
+	// gigabytes of shared key.
+	room := 4*len(block) + 1<<10
 	it := newPlainIter(block)
 	for it.next() {
 		if len(it.key) < trailerSize {
 			return nil, errBlockKey
+		}
+		if room -= len(it.key); room < 0 {
+			return nil, errRangeKeys
 		}
 		tr := trailer(it.key)
 		if byte(tr) != kindRangeDelete {

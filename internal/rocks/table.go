@@ -165,44 +165,63 @@ func (t *table) readMeta(m *metaReader, f *fileEntry) error {
 	if err != nil {
 		return err
 	}
-	handles := map[string]blockHandle{}
-	it := newPlainIter(b)
-	for it.next() {
-		d := decoder{b: it.val}
-		// Entries of other sizes exist in principle; only those used must be
-		// handles.
-		if h := d.handle(); !d.bad {
-			handles[string(it.key)] = h
-		}
+	meta, err := parseMetaindex(b)
+	if err != nil {
+		return t.fault(t.footer.metaindex.offset, err)
 	}
-	if it.err != nil {
-		return t.fault(t.footer.metaindex.offset, it.err)
-	}
-	props, ok := handles[metaProperties]
-	if !ok {
-		props, ok = handles[metaPropertiesOld]
-	}
-	if ok {
-		if err := t.readProperties(m, props, f); err != nil {
+	if meta.properties != nil {
+		if err := t.readProperties(m, *meta.properties, f); err != nil {
 			return err
 		}
 	}
-	if h, ok := handles[metaIndex]; ok && t.footer.version >= 6 {
-		t.index = h
+	if meta.index != nil && t.footer.version >= 6 {
+		t.index = *meta.index
 	}
-	if h, ok := handles[metaDictionary]; ok && h.length > 0 {
-		b, err := m.block(h)
+	if meta.dict != nil && meta.dict.length > 0 {
+		b, err := m.block(*meta.dict)
 		if err != nil {
 			return err
 		}
 		t.unpack.setDict(bytes.Clone(b))
 	}
-	if h, ok := handles[metaRangeDeletes]; ok {
-		if err := t.readRangeDeletes(m, h, f); err != nil {
+	if meta.rangeDeletes != nil {
+		if err := t.readRangeDeletes(m, *meta.rangeDeletes, f); err != nil {
 			return err
 		}
 	}
 	return t.checkHandle(t.index)
+}
+
+// metaindex holds the handles that matter; absent blocks are nil.
+type metaindex struct{ properties, dict, rangeDeletes, index *blockHandle }
+
+// parseMetaindex reads the block that maps names to block handles. Entries of
+// other names may hold anything.
+func parseMetaindex(block []byte) (metaindex, error) {
+	var m metaindex
+	it := newPlainIter(block)
+	for it.next() {
+		var to **blockHandle
+		switch string(it.key) {
+		case metaProperties, metaPropertiesOld:
+			to = &m.properties
+		case metaDictionary:
+			to = &m.dict
+		case metaRangeDeletes:
+			to = &m.rangeDeletes
+		case metaIndex:
+			to = &m.index
+		default:
+			continue
+		}
+		d := decoder{b: it.val}
+		h := d.handle()
+		if d.bad {
+			return m, fmt.Errorf("metaindex entry %q is no block handle", it.key)
+		}
+		*to = &h
+	}
+	return m, it.err
 }
 
 func (t *table) readProperties(m *metaReader, h blockHandle, f *fileEntry) error {
