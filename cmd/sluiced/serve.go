@@ -62,7 +62,8 @@ func serve(c config, stdout, stderr io.Writer) (err error) {
 
 // serve accepts requests until a signal or a failure, then drains.
 func (s *service) serve(c config, log *slog.Logger, h *http.Server, certs *certificates, l net.Listener, signals <-chan os.Signal, stdout io.Writer) error {
-	limited := api.LimitConnections(l, c.MaxConnections, h.TLSConfig == nil)
+	secure := c.TLS.CertFile != "" // not h.TLSConfig: Serve sets that too
+	limited := api.LimitConnections(l, c.MaxConnections, !secure)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
@@ -74,7 +75,7 @@ func (s *service) serve(c config, log *slog.Logger, h *http.Server, certs *certi
 	})
 	g.Go(func() error {
 		var err error
-		if h.TLSConfig != nil {
+		if secure {
 			err = h.ServeTLS(limited, "", "")
 		} else {
 			err = h.Serve(limited)
@@ -84,7 +85,7 @@ func (s *service) serve(c config, log *slog.Logger, h *http.Server, certs *certi
 		}
 		return nil
 	})
-	if err := announce(c, urlOf(l.Addr(), h.TLSConfig != nil), log, stdout); err != nil {
+	if err := announce(c, urlOf(l.Addr(), secure), log, stdout); err != nil {
 		_ = h.Close()
 		stop()
 		return errors.Join(err, g.Wait())
@@ -95,7 +96,9 @@ func (s *service) serve(c config, log *slog.Logger, h *http.Server, certs *certi
 		_ = os.Remove(c.readyFile)
 	}
 	stop()
-	return g.Wait()
+	err := g.Wait()
+	log.Info("stopped", "err", err)
+	return err
 }
 
 // wait returns when it is time to stop. SIGHUP reloads on the way.
@@ -151,16 +154,16 @@ func (s *service) drain(c config, log *slog.Logger, h *http.Server, signals <-ch
 	}
 }
 
-// announce tells people and programs where the service is.
+// announce tells programs and people where the service is; the line on standard
+// output comes last, so that whoever has read it finds the file.
 func announce(c config, url string, log *slog.Logger, stdout io.Writer) error {
+	if c.readyFile != "" {
+		if err := durable.WriteFile(c.readyFile, []byte(url+"\n"), 0o644); err != nil {
+			return fmt.Errorf("ready file: %w", err)
+		}
+	}
 	log.Info("ready", "url", url, "version", versionText(), "dev", c.dev, "data_dir", c.DataDir)
 	fmt.Fprintf(stdout, "sluiced is ready at %s\n", url)
-	if c.readyFile == "" {
-		return nil
-	}
-	if err := durable.WriteFile(c.readyFile, []byte(url+"\n"), 0o644); err != nil {
-		return fmt.Errorf("ready file: %w", err)
-	}
 	return nil
 }
 
