@@ -1,0 +1,643 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fluss-sluice/sluice/api/client"
+	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/internal/tabular"
+)
+
+// buildFlags are common to build and load.
+type buildFlags struct {
+	input       inputFlags
+	workDir     string
+	resume      bool
+	memory      string
+	parallelism int
+	compression string
+	checkpoint  time.Duration
+	ttl         time.Duration
+}
+
+func (f *buildFlags) add(fs *pflag.FlagSet) {
+	f.input.addShape(fs)
+	f.input.addErrors(fs)
+	fs.StringVar(&f.workDir, "work-dir", defaultWorkDir, "directory for sort runs, finished files and checkpoints")
+	fs.BoolVar(&f.resume, "resume", false, "go on with what an earlier run left in the work directory")
+	fs.StringVar(&f.memory, "memory", "256MiB", "memory for rows that wait to be sorted")
+	fs.IntVar(&f.parallelism, "parallelism", 0, "number of cores to use (default: all)")
+	fs.StringVar(&f.compression, "compression", "snappy", "of the files built: snappy, zstd or none")
+	fs.DurationVar(&f.checkpoint, "checkpoint-interval", 5*time.Minute, "how often to make sure that a crash loses no more than this; 0 for never")
+	fs.DurationVar(&f.ttl, "token-ttl", 0, "wish for the lifetime of each token (default: the server's)")
+}
+
+// job fills in what build and load share.
+func (f *buildFlags) job(g *globals, command string, inputs []string) (*job, error) {
+	if len(inputs) == 0 {
+		return nil, &usageError{errors.New("no input: name files, patterns, or - for the standard input")}
+	}
+	if _, err := f.input.options(g); err != nil {
+		return nil, err
+	}
+	memory, err := parseSize(f.memory)
+	if err != nil {
+		return nil, err
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		return nil, err
+	}
+	j := &job{Version: jobVersion, Command: command, Dir: here, Inputs: inputs, Input: f.input, Memory: memory,
+		Parallelism: f.parallelism, Compression: f.compression, Checkpoint: f.checkpoint, TTL: f.ttl}
+	if _, err := j.openOptions("", nil, builder.Events{}); err != nil {
+		return nil, &usageError{err}
+	}
+	return j, nil
+}
+
+// resumeOnly refuses what a resumed run takes from the first one.
+func (f *buildFlags) resumeOnly(fs *pflag.FlagSet, args []string) error {
+	bad := ""
+	if len(args) > 0 {
+		bad = args[0]
+	}
+	fs.Visit(func(fl *pflag.Flag) {
+		switch fl.Name {
+		case "resume", "work-dir", "url", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
+		default:
+			bad = "--" + fl.Name
+		}
+	})
+	if bad != "" {
+		return &usageError{fmt.Errorf("%s does not go with --resume: inputs and options are those of the first run", bad)}
+	}
+	return nil
+}
+
+func newBuildCommand(g *globals) *cobra.Command {
+	var f buildFlags
+	var file, session, buckets, result string
+	c := &cobra.Command{
+		Use:   "build (--context FILE | --session ID) [--buckets LIST] INPUT...",
+		Short: "Build buckets of a load, as one of its workers",
+		Long: `Build buckets of a load as one of its workers, with a token of your own that covers
+exactly these buckets. Rows of other buckets are passed over, so that all workers can
+read the same inputs. The result (--result, or the standard output) is a small JSON
+document for ` + "`sluice session commit`" + `.
+
+Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" + ` goes on.`,
+		Example: `  sluice session begin shop.orders --context orders.json
+  sluice build --context orders.json --buckets 0-1 --work-dir w0 --result r0.json 'orders/*.parquet'
+  sluice build --context orders.json --buckets 2-3 --work-dir w1 --result r1.json 'orders/*.parquet'
+  sluice session commit --context orders.json r0.json r1.json`,
+	}
+	fs := c.Flags()
+	f.add(fs)
+	fs.StringVar(&file, "context", "", "build context file")
+	fs.StringVar(&session, "session", "", "session id, instead of --context")
+	fs.StringVar(&buckets, "buckets", "", "buckets to build, for example 0-1,3 (default: all)")
+	fs.StringVar(&result, "result", "", "write the result to this file (default: print it)")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		b := &build{g: g}
+		if f.resume {
+			if err := f.resumeOnly(fs, args); err != nil {
+				return err
+			}
+			return b.resume(cmd.Context(), f.workDir, "build", b.finishBuild)
+		}
+		j, err := f.job(g, "build", args)
+		if err != nil {
+			return err
+		}
+		if j.Buckets, err = parseBuckets(buckets); err != nil {
+			return err
+		}
+		j.Result = result
+		return b.begin(cmd.Context(), f.workDir, j, func(ctx context.Context) error {
+			j.Context, err = g.contextOf(ctx, b.client, file, session)
+			if err == nil {
+				j.Target = j.Context.Handle.Target
+			}
+			return err
+		}, b.finishBuild)
+	}
+	return c
+}
+
+func newLoadCommand(g *globals) *cobra.Command {
+	var f buildFlags
+	var submission string
+	var timeout time.Duration
+	c := &cobra.Command{
+		Use:   "load DATABASE.TABLE[/PARTITION] INPUT...",
+		Short: "Load files into an empty table or partition: begin, build and commit",
+		Long: `Load files into an empty table or partition: begin a session, build all buckets,
+commit. Readers see all rows at once or none. The last row of a key wins.
+
+Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice load --resume`" + ` goes on. Bad
+input ends the load and gives the session up, so that it can be begun anew.`,
+		Example: `  sluice load shop.orders 'orders/*.parquet'
+  zcat dump.csv.gz | sluice load geo.places --format csv --on-error skip -
+  sluice load shop.orders/2026-09-01 orders.jsonl --other-partitions skip`,
+	}
+	fs := c.Flags()
+	f.add(fs)
+	fs.StringVar(&submission, "submission-id", "", "your own id for this load (default: a random one)")
+	fs.DurationVar(&timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		b := &build{g: g}
+		if f.resume {
+			if err := f.resumeOnly(fs, args); err != nil {
+				return err
+			}
+			return b.resume(cmd.Context(), f.workDir, "load", b.finishLoad)
+		}
+		if len(args) == 0 {
+			return &usageError{errors.New("load what? name a target and its input files")}
+		}
+		target, err := parseTarget(args[0])
+		if err != nil {
+			return err
+		}
+		j, err := f.job(g, "load", args[1:])
+		if err != nil {
+			return err
+		}
+		j.Target, j.SubmissionID, j.Timeout = target, submission, timeout
+		if submission == "" {
+			j.SubmissionID = uuid.NewString()
+		}
+		return b.begin(cmd.Context(), f.workDir, j, b.beginLoad, b.finishLoad)
+	}
+	return c
+}
+
+// build is one run of a job.
+type build struct {
+	g      *globals
+	client *builder.Client
+	dir    *workDir
+	job    *job
+
+	resumed  bool
+	session  *builder.Session
+	rejects  *tabular.RejectFile // nil unless bad records are skipped
+	position jobPosition
+	started  time.Time
+	read     int64 // records of this run
+	progress *progress
+
+	// Counters of the builder's events.
+	mu      sync.Mutex
+	buckets map[int]builder.Progress
+}
+
+// begin starts a new job.
+func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish func(context.Context) error) (err error) {
+	if err := b.open(dir); err != nil {
+		return err
+	}
+	defer b.dir.close()
+	if b.dir.unfinished() {
+		return &usageError{fmt.Errorf("%s holds an unfinished job: go on with it (--resume), name another directory in --work-dir, or delete it", dir)}
+	}
+	// Inputs that are not there should fail before anything begins.
+	if _, err := tabular.Expand(j.Inputs); err != nil {
+		return &badInput{err}
+	}
+	b.job = j
+	if err := b.openRejects(false); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.closeRejects()) }()
+	if j.Command == "load" { // so that a lost answer of begin can be asked for again
+		if err := b.dir.store(jobFile, j); err != nil {
+			return err
+		}
+	}
+	if err := prepare(ctx); err != nil {
+		if !unknownOutcome(err) {
+			err = errors.Join(err, b.dir.clear())
+		}
+		return b.explain(err)
+	}
+	if err := b.dir.store(jobFile, j); err != nil {
+		return err
+	}
+	return b.run(ctx, nil, finish)
+}
+
+// resume goes on with a job.
+func (b *build) resume(ctx context.Context, dir, command string, finish func(context.Context) error) (err error) {
+	if err := b.open(dir); err != nil {
+		return err
+	}
+	defer b.dir.close()
+	j, cp, err := b.dir.load()
+	if err != nil {
+		return err
+	}
+	if j.Command != command {
+		return &usageError{fmt.Errorf("%s holds a job of `sluice %s`: resume it with that", dir, j.Command)}
+	}
+	if err := j.checkPlace(); err != nil {
+		return err
+	}
+	b.job, b.resumed = j, true
+	if cp != nil {
+		if err := json.Unmarshal(cp.Position, &b.position); err != nil {
+			return fmt.Errorf("%s: %w", b.dir.file(checkpointFile), err)
+		}
+	}
+	if err := b.openRejects(true); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.closeRejects()) }()
+	if j.Context == nil {
+		if err := b.beginLoad(ctx); err != nil {
+			return b.explain(err)
+		}
+		if err := b.dir.store(jobFile, j); err != nil {
+			return err
+		}
+	}
+	return b.run(ctx, cp, finish)
+}
+
+func (b *build) open(dir string) (err error) {
+	b.started = b.g.now()
+	if b.client, err = b.g.connect(b.g.commitEvents()); err != nil {
+		return err
+	}
+	b.dir, err = openWorkDir(dir)
+	return err
+}
+
+// beginLoad begins the session of a load.
+func (b *build) beginLoad(ctx context.Context) error {
+	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout})
+	if err != nil {
+		return err
+	}
+	b.job.Context = bc
+	b.g.remark("session %s of %s, %d buckets", bc.Handle.BulkLoadID, bc.Handle.Target, len(bc.SnapshotIDs))
+	return nil
+}
+
+// run builds the buckets and finishes the job.
+func (b *build) run(ctx context.Context, cp *builder.Checkpoint, finish func(context.Context) error) error {
+	err := b.work(ctx, cp, finish)
+	if err == nil {
+		return b.dir.clear()
+	}
+	return b.explain(err)
+}
+
+func (b *build) work(ctx context.Context, cp *builder.Checkpoint, finish func(context.Context) error) (err error) {
+	o, err := b.job.openOptions(b.dir.path, cp, builder.Events{Progress: b.observe})
+	if err != nil {
+		return err
+	}
+	if b.session, err = b.client.Open(ctx, b.job.Context, o); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.end(err)) }()
+	b.progress = b.g.newProgress("reading")
+	defer b.progress.close()
+	if !b.position.Complete {
+		if err := b.readInputs(ctx); err != nil {
+			return err
+		}
+	}
+	return finish(ctx)
+}
+
+// end closes the session. What a later run can go on with is kept.
+func (b *build) end(failed error) error {
+	if failed == nil || resumable(failed) {
+		return b.session.Close()
+	}
+	return errors.Join(b.session.Discard(), b.dir.clear())
+}
+
+// unknownOutcome reports whether a call may have had its effect although it failed.
+func unknownOutcome(err error) bool {
+	var e *client.Error
+	return client.Unanswered(err) || errors.As(err, &e) && e.Temporary() || errors.Is(err, context.Canceled)
+}
+
+// resumable reports whether the same job may succeed later: it is not the input
+// that is bad, and the session is not over. In doubt the work is kept.
+func resumable(err error) bool {
+	f := describe(err)
+	var ended *builder.EndedError
+	switch {
+	case f.ExitCode == exitInput, isUsage(err), errors.As(err, &ended), errors.Is(err, builder.ErrConflict):
+		return false
+	}
+	return f.Code != v1.CodeSessionEnded && f.Code != v1.CodeStaleEpoch
+}
+
+// badInput is input that cannot be read at all.
+type badInput struct{ err error }
+
+func (e *badInput) Error() string { return e.err.Error() }
+func (e *badInput) Unwrap() error { return e.err }
+
+// ExitCode is the exit code of the process.
+func (e *badInput) ExitCode() int { return exitInput }
+
+// openRejects opens the reject file. A new job must not touch one that exists.
+func (b *build) openRejects(resume bool) (err error) {
+	if b.job.Input.OnError != "skip" {
+		return nil
+	}
+	name := b.job.Input.Rejects
+	if name == "" {
+		name = defaultRejects
+	}
+	if resume {
+		b.rejects, err = tabular.ResumeRejects(name, b.position.Rejects)
+	} else {
+		b.rejects, err = tabular.CreateRejects(name)
+	}
+	return err
+}
+
+func (b *build) closeRejects() error {
+	if b.rejects == nil {
+		return nil
+	}
+	return b.rejects.Close()
+}
+
+// readInputs adds the rows of all inputs that are not added yet.
+func (b *build) readInputs(ctx context.Context) error {
+	o, err := b.job.Input.options(b.g)
+	if err != nil {
+		return err
+	}
+	o.Table, o.Partition, o.Parallelism = b.session.Table(), b.job.Target.Partition, b.job.Parallelism
+	if b.position.Input.Inputs != nil {
+		o.Start = &b.position.Input
+	}
+	r, err := tabular.Open(b.job.Inputs, o)
+	if err != nil && !b.resumed {
+		return &badInput{err}
+	}
+	if err != nil {
+		return err // the work of the first run stays
+	}
+	defer r.Close()
+	b.progress.phase("reading", func(s *status) {
+		p := r.Progress()
+		s.bytes, s.total = p.Read, p.Total
+	})
+	next := b.g.now().Add(b.job.Checkpoint)
+	for {
+		batch, err := r.Next(ctx)
+		if err == io.EOF {
+			b.position.Complete = true
+			return nil
+		}
+		if err == nil {
+			err = b.add(batch)
+		}
+		if err != nil {
+			return b.save(ctx, err)
+		}
+		if b.job.Checkpoint > 0 && b.g.now().After(next) {
+			if err := b.checkpoint(ctx); err != nil {
+				return err
+			}
+			next = b.g.now().Add(b.job.Checkpoint)
+		}
+	}
+}
+
+// save takes a checkpoint of what was done before a failure that a later run may
+// overcome. If that fails too, the checkpoint before it stays good.
+func (b *build) save(ctx context.Context, failed error) error {
+	if !resumable(failed) {
+		return failed
+	}
+	if err := b.checkpoint(context.WithoutCancel(ctx)); err != nil && ctx.Err() != nil {
+		return errors.Join(failed, err)
+	}
+	return failed
+}
+
+// add adds one batch, all or nothing as far as the position is concerned.
+func (b *build) add(batch *tabular.Batch) error {
+	defer batch.Release()
+	for _, x := range batch.Rejects {
+		if err := b.rejects.Write(x); err != nil {
+			return fmt.Errorf("reject file: %w", err)
+		}
+	}
+	for _, rec := range batch.Records {
+		if err := b.session.WriteRecord(rec); err != nil {
+			return err
+		}
+	}
+	b.position.Input = batch.Position
+	b.position.Others += batch.Others
+	b.read += batch.Count
+	b.progress.set(func(s *status) {
+		s.rows = b.read
+		if b.rejects != nil {
+			s.rejected = b.rejects.Count()
+		}
+	})
+	return nil
+}
+
+// checkpoint makes the work so far survive this process.
+func (b *build) checkpoint(ctx context.Context) error {
+	if b.rejects != nil {
+		mark, err := b.rejects.Sync()
+		if err != nil {
+			return err
+		}
+		b.position.Rejects = mark
+	}
+	position, err := json.Marshal(b.position)
+	if err != nil {
+		return err
+	}
+	cp, err := b.session.Checkpoint(ctx, position)
+	if err != nil {
+		return fmt.Errorf("checkpoint: %w", err)
+	}
+	return b.dir.store(checkpointFile, cp)
+}
+
+// buildFiles sorts, writes and stores the buckets.
+func (b *build) buildFiles(ctx context.Context) ([]v1.BucketFiles, error) {
+	b.progress.phase("sorting and writing", b.followBuckets)
+	files, err := b.session.Finish(ctx)
+	if err != nil {
+		return nil, b.save(ctx, err)
+	}
+	return files, nil
+}
+
+// observe keeps the counters of the builder.
+func (b *build) observe(p builder.Progress) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.buckets == nil {
+		b.buckets = map[int]builder.Progress{}
+	}
+	b.buckets[p.Bucket] = p
+}
+
+// followBuckets sums up the counters.
+func (b *build) followBuckets(s *status) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s.rows, s.bytes, s.total = 0, 0, -1
+	done := 0
+	uploading := false
+	for _, p := range b.buckets {
+		s.rows += p.Merged
+		s.bytes += p.Uploaded
+		uploading = uploading || p.Phase == builder.PhaseUpload
+		if p.Phase == builder.PhaseDone {
+			done++
+		}
+	}
+	if uploading {
+		s.what = "writing and storing"
+	}
+	s.detail = fmt.Sprintf("%d of %d buckets done", done, len(b.session.Buckets()))
+}
+
+// rejected is the number of records set aside, earlier runs included.
+func (b *build) rejected() int64 {
+	if b.rejects == nil {
+		return 0
+	}
+	return b.rejects.Count()
+}
+
+// finishBuild writes the worker's result.
+func (b *build) finishBuild(ctx context.Context) error {
+	files, err := b.buildFiles(ctx)
+	if err != nil {
+		return err
+	}
+	b.progress.close()
+	res := bucketResult{Version: 1, BulkLoadID: b.job.Context.Handle.BulkLoadID, Target: b.job.Target,
+		Rows: b.session.Rows(), Rejected: b.rejected(), Buckets: files}
+	b.summary("built")
+	if b.job.Result == "" {
+		return b.g.printJSON(res)
+	}
+	if err := writeDocument(b.job.Result, res); err != nil {
+		return err
+	}
+	return b.g.done("wrote "+b.job.Result, map[string]any{"result": b.job.Result, "rows": res.Rows, "rejected": res.Rejected})
+}
+
+// loadResult is the JSON of `sluice load`.
+type loadResult struct {
+	SessionID  string    `json:"session_id"`
+	Target     v1.Target `json:"target"`
+	Rows       int64     `json:"rows"` // read and added, all rows of a key counted
+	Rejected   int64     `json:"rejected"`
+	RejectFile string    `json:"reject_file,omitempty"`
+	Others     int64     `json:"other_partitions"`
+	Committed  *v1.Stats `json:"committed,omitempty"`
+	Seconds    float64   `json:"seconds"` // of this run
+}
+
+// finishLoad commits.
+func (b *build) finishLoad(ctx context.Context) error {
+	files, err := b.buildFiles(ctx)
+	if err != nil {
+		return err
+	}
+	// From here on only the commit is missing, and may be repeated.
+	if err := b.checkpoint(ctx); err != nil {
+		return err
+	}
+	b.progress.phase("committing", nil)
+	s, err := b.client.Commit(ctx, b.job.Context, files)
+	if err != nil {
+		return err
+	}
+	b.progress.close()
+	b.summary("loaded")
+	res := loadResult{SessionID: s.ID, Target: s.Target, Rows: b.session.Rows(), Rejected: b.rejected(), Others: b.position.Others,
+		Committed: s.Stats, Seconds: b.g.now().Sub(b.started).Seconds()}
+	if res.Rejected > 0 {
+		res.RejectFile = b.rejects.Name()
+	}
+	if b.g.json() {
+		return b.g.printJSON(res)
+	}
+	text := "committed " + s.ID
+	if s.Stats != nil {
+		text = "committed " + statsText(*s.Stats) + " to " + s.Target.String()
+	}
+	_, err = fmt.Fprintln(b.g.stdout, text)
+	return err
+}
+
+// summary is a remark about what was read.
+func (b *build) summary(what string) {
+	text := fmt.Sprintf("%s %s rows in %s", what, grouped(b.session.Rows()), clock(b.g.now().Sub(b.started)))
+	if n := b.session.Skipped(); n > 0 {
+		text += fmt.Sprintf(", passed over %s of other buckets", grouped(n))
+	}
+	if n := b.position.Others; n > 0 {
+		text += fmt.Sprintf(", passed over %s of other partitions", grouped(n))
+	}
+	if n := b.rejected(); n > 0 {
+		text += fmt.Sprintf(", rejected %s into %s", grouped(n), b.rejects.Name())
+	}
+	b.g.remark("%s", text)
+}
+
+// explain says how to go on after a failure, and gives the session of a load up
+// when its job cannot succeed.
+func (b *build) explain(err error) error {
+	f := describe(err)
+	if resumable(err) {
+		if b.dir.unfinished() {
+			hint := "go on with: " + b.job.resumeCommand(b.dir.path)
+			if f.Hint != "" {
+				hint = f.Hint + "; " + hint
+			}
+			return &hinted{err, hint}
+		}
+		return err
+	}
+	if b.job.Command != "load" || b.job.Context == nil || f.ExitCode != exitInput {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
+	defer cancel()
+	if _, abortErr := b.client.Abort(ctx, b.job.Context); abortErr != nil {
+		return &hinted{err, fmt.Sprintf("the session is still open (%v); give it up: sluice session abort %s", abortErr, b.job.Context.Handle.BulkLoadID)}
+	}
+	b.g.remark("nothing was loaded; session %s is given up", b.job.Context.Handle.BulkLoadID)
+	return err
+}
+
+// abortTimeout bounds giving a session up at the end of a failed load.
+const abortTimeout = 15 * time.Second

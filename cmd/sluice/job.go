@@ -1,0 +1,198 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"time"
+
+	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/internal/durable"
+	"github.com/fluss-sluice/sluice/internal/rocks"
+	"github.com/fluss-sluice/sluice/internal/tabular"
+)
+
+// A work directory belongs to one build at a time:
+//
+//	job.json         what is built from what; written before anything else
+//	checkpoint.json  how far it is; absent means not beyond the start
+//	lock             held while a process works in it
+//	load-…           the builder's own
+//
+// None of it holds a credential.
+const (
+	jobFile        = "job.json"
+	checkpointFile = "checkpoint.json"
+	lockFile       = "lock"
+	// defaultWorkDir is the work directory when none is named.
+	defaultWorkDir = "sluice-work"
+)
+
+// jobVersion is the version of job.json.
+const jobVersion = 1
+
+// job is what `sluice build` and `sluice load` were asked to do.
+type job struct {
+	Version int    `json:"version"`
+	Command string `json:"command"` // build or load
+	// Dir is where the process ran: relative names are relative to it.
+	Dir    string    `json:"dir"`
+	Target v1.Target `json:"target"`
+	// SubmissionID and Timeout begin the session of a load.
+	SubmissionID string           `json:"submission_id,omitempty"`
+	Timeout      time.Duration    `json:"timeout,omitempty"`
+	Context      *v1.BuildContext `json:"context,omitempty"`
+	Inputs       []string         `json:"inputs"`
+	Input        inputFlags       `json:"input"`
+	Buckets      []int            `json:"buckets,omitempty"` // empty = all
+	Result       string           `json:"result,omitempty"`
+	Memory       int64            `json:"memory"`
+	Parallelism  int              `json:"parallelism"`
+	Compression  string           `json:"compression"`
+	Checkpoint   time.Duration    `json:"checkpoint_interval"`
+	TTL          time.Duration    `json:"token_ttl,omitempty"`
+}
+
+// jobPosition is the position of a checkpoint.
+type jobPosition struct {
+	Input    tabular.Position   `json:"input"`
+	Complete bool               `json:"complete"` // all inputs are read
+	Rejects  tabular.RejectMark `json:"rejects"`
+	Others   int64              `json:"others"` // rows of other partitions
+}
+
+// workDir is a locked work directory.
+type workDir struct {
+	path    string
+	created bool
+	lock    *os.File
+}
+
+// openWorkDir makes and locks a work directory.
+func openWorkDir(path string) (*workDir, error) {
+	_, err := os.Stat(path)
+	d := &workDir{path: path, created: errors.Is(err, fs.ErrNotExist)}
+	if err := durable.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("work directory: %w", err)
+	}
+	if d.lock, err = os.OpenFile(d.file(lockFile), os.O_CREATE|os.O_RDWR, 0o600); err != nil {
+		return nil, fmt.Errorf("work directory: %w", err)
+	}
+	if err := syscall.Flock(int(d.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		return nil, errors.Join(fmt.Errorf("work directory %s is in use by another process: name another one in --work-dir", path), d.lock.Close())
+	}
+	return d, nil
+}
+
+func (d *workDir) file(name string) string { return filepath.Join(d.path, name) }
+
+// unfinished reports whether a job was left here.
+func (d *workDir) unfinished() bool {
+	_, err := os.Stat(d.file(jobFile))
+	return err == nil
+}
+
+// store keeps a job or checkpoint through a crash.
+func (d *workDir) store(name string, v any) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	return durable.WriteFile(d.file(name), b, 0o600)
+}
+
+// load reads the job and its checkpoint, nil when there is none.
+func (d *workDir) load() (*job, *builder.Checkpoint, error) {
+	j := new(job)
+	switch err := readJSON(d.file(jobFile), j); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, nil, &usageError{fmt.Errorf("nothing to resume in %s: name the work directory of the first run in --work-dir", d.path)}
+	case err != nil:
+		return nil, nil, err
+	case j.Version != jobVersion:
+		return nil, nil, fmt.Errorf("%s has version %d, this program reads version %d", d.file(jobFile), j.Version, jobVersion)
+	}
+	cp := new(builder.Checkpoint)
+	if err := readJSON(d.file(checkpointFile), cp); errors.Is(err, fs.ErrNotExist) {
+		return j, nil, nil
+	} else if err != nil {
+		return nil, nil, err
+	}
+	return j, cp, nil
+}
+
+// clear forgets the job: it is done, or cannot be gone on with.
+func (d *workDir) clear() error {
+	var errs []error
+	for _, name := range []string{checkpointFile, jobFile} {
+		if err := os.Remove(d.file(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// close unlocks the directory, and removes it if nothing is left in it and it was
+// not there before.
+func (d *workDir) close() {
+	if !d.unfinished() {
+		os.Remove(d.file(lockFile))
+		if d.created {
+			os.Remove(d.path)
+		}
+	}
+	d.lock.Close()
+}
+
+// checkPlace refuses to resume where relative names mean other files.
+func (j *job) checkPlace() error {
+	here, err := os.Getwd()
+	if err != nil || here == j.Dir {
+		return err
+	}
+	names := append([]string{j.Result, j.Input.Rejects}, j.Inputs...)
+	for _, name := range names {
+		if name != "" && name != tabular.Stdin && !filepath.IsAbs(name) {
+			return &usageError{fmt.Errorf("%s is relative to %s: change to that directory first", name, j.Dir)}
+		}
+	}
+	return nil
+}
+
+// resumeCommand is what to type to go on.
+func (j *job) resumeCommand(dir string) string {
+	c := "sluice " + j.Command + " --resume"
+	if dir != defaultWorkDir {
+		c += " --work-dir " + shellQuote(dir)
+	}
+	if slices.Contains(j.Inputs, tabular.Stdin) {
+		c += " (with the same input piped in again)"
+	}
+	return c
+}
+
+func shellQuote(s string) string {
+	for _, r := range s {
+		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '/' || r == '.' || r == '-' || r == '_'
+		if !plain {
+			return strconv.Quote(s)
+		}
+	}
+	return s
+}
+
+// openOptions are those of the builder.
+func (j *job) openOptions(dir string, cp *builder.Checkpoint, e builder.Events) (builder.OpenOptions, error) {
+	c, err := rocks.ParseCompression(j.Compression)
+	return builder.OpenOptions{
+		Buckets: j.Buckets, SkipForeign: len(j.Buckets) > 0, WorkDir: dir, Memory: j.Memory, Parallelism: j.Parallelism,
+		Compression: c, Events: e, Resume: cp, TTL: j.TTL,
+	}, err
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/internal/durable"
+	"github.com/fluss-sluice/sluice/internal/tabular"
+)
+
+// scanFlags say what to read and how to print it.
+type scanFlags struct {
+	columns    []string
+	limit      int64
+	buckets    string
+	snapshotID int64
+	schemaID   int32
+	format     string
+	delimiter  string
+	null       string
+	out        string
+}
+
+func newScanCommand(g *globals) *cobra.Command {
+	var f scanFlags
+	c := &cobra.Command{
+		Use:   "scan DATABASE.TABLE[/PARTITION]",
+		Short: "Print the rows of a table's KV snapshots",
+		Long: `Print the rows of a table's latest KV snapshots, as the table's columns are now, bucket
+by bucket in key order. With --out a file appears only when it is complete.`,
+		Example: `  sluice scan geo.places --columns id,name --limit 10
+  sluice scan geo.places --format parquet --out places.parquet
+  sluice scan geo.places --format json | jq .name`,
+		Args: cobra.ExactArgs(1),
+	}
+	fs := c.Flags()
+	f.add(fs)
+	c.RunE = func(cmd *cobra.Command, args []string) error {
+		req, err := f.request(args[0], fs)
+		if err != nil {
+			return err
+		}
+		return f.run(cmd.Context(), g, req)
+	}
+	return c
+}
+
+func (f *scanFlags) add(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&f.columns, "columns", nil, "columns to print (default: all)")
+	fs.Int64Var(&f.limit, "limit", 0, "end after this many rows (default: all)")
+	fs.StringVar(&f.buckets, "bucket", "", "buckets to read, for example 0-1,3 (default: all)")
+	fs.Int64Var(&f.snapshotID, "snapshot-id", 0, "read this snapshot of each bucket (default: the latest)")
+	fs.Int32Var(&f.schemaID, "schema-id", 0, "print rows as this schema of the table has them (default: the current one)")
+	fs.StringVar(&f.format, "format", "", "table, json (lines), csv, arrow or parquet (default: table, or json with --output json)")
+	fs.StringVar(&f.delimiter, "delimiter", "", `delimiter of CSV cells, \t for a tab (default: a comma)`)
+	fs.StringVar(&f.null, "null", "", "CSV text for NULL (default: the empty cell)")
+	fs.StringVar(&f.out, "out", "", "write to this file (default: the standard output)")
+}
+
+func (f *scanFlags) request(target string, fs *pflag.FlagSet) (builder.ScanRequest, error) {
+	req := builder.ScanRequest{Columns: f.columns, Limit: f.limit}
+	var err error
+	if req.Target, err = parseTarget(target); err != nil {
+		return req, err
+	}
+	if f.limit < 0 || fs.Changed("limit") && f.limit == 0 {
+		return req, &usageError{errors.New("--limit wants a number above 0")}
+	}
+	if req.Buckets, err = parseBuckets(f.buckets); err != nil {
+		return req, err
+	}
+	if fs.Changed("snapshot-id") {
+		req.SnapshotID = &f.snapshotID
+	}
+	if fs.Changed("schema-id") {
+		req.SchemaID = &f.schemaID
+	}
+	return req, nil
+}
+
+// outputFormat is the format to print.
+func (f *scanFlags) outputFormat(g *globals) (tabular.Format, error) {
+	if f.format == "" {
+		if g.json() {
+			return tabular.JSON, nil
+		}
+		return tabular.Table, nil
+	}
+	format, err := tabular.ParseFormat(f.format)
+	switch {
+	case err != nil || format == tabular.Auto:
+		return "", &usageError{fmt.Errorf("--format %q: want table, json, csv, arrow or parquet", f.format)}
+	case (format == tabular.Arrow || format == tabular.Parquet) && f.out == "" && isTerminal(g.stdout):
+		return "", &usageError{fmt.Errorf("--format %s is binary: name a file in --out, or pipe it somewhere", format)}
+	}
+	return format, nil
+}
+
+func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest) error {
+	format, err := f.outputFormat(g)
+	if err != nil {
+		return err
+	}
+	delimiter, err := parseDelimiter(f.delimiter)
+	if err != nil {
+		return &usageError{err}
+	}
+	c, err := g.connect(builder.Events{})
+	if err != nil {
+		return err
+	}
+	scan, err := c.SnapshotScan(ctx, req)
+	if err != nil {
+		return err
+	}
+	defer scan.Close()
+	out := &outFile{Writer: g.stdout}
+	if f.out != "" {
+		if out, err = createOut(f.out); err != nil {
+			return err
+		}
+		defer out.discard()
+	}
+	w, err := tabular.NewWriter(out, format, scan.Schema().Columns, tabular.WriteOptions{Delimiter: delimiter, Null: f.null, Pipe: f.out == ""})
+	if err != nil {
+		return err
+	}
+	n, err := f.copy(g, scan, w)
+	if err != nil {
+		return fmt.Errorf("scan %s: %w", req.Target, err)
+	}
+	if err := errors.Join(w.Close(), out.commit()); err != nil {
+		return err
+	}
+	if f.out != "" {
+		g.remark("wrote %s rows to %s", grouped(n), f.out)
+	}
+	return nil
+}
+
+// copy prints the rows. Progress is shown only when rows go to a file: elsewhere it
+// would stand between them.
+func (f *scanFlags) copy(g *globals, scan *builder.Scan, w tabular.Writer) (n int64, err error) {
+	var p *progress
+	if f.out != "" {
+		p = g.newProgress("reading")
+		defer p.close()
+	}
+	for r, err := range scan.Rows() {
+		if err != nil {
+			return n, err
+		}
+		if err := w.Write(r); err != nil {
+			return n, err
+		}
+		if n++; p != nil && n%1024 == 0 {
+			p.set(func(s *status) { s.rows = n })
+		}
+	}
+	return n, nil
+}
+
+// outFile is a destination that appears under its name when it is complete.
+type outFile struct {
+	io.Writer
+	f    *os.File // nil for the standard output
+	name string
+}
+
+func createOut(name string) (*outFile, error) {
+	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
+	if err != nil {
+		return nil, err
+	}
+	return &outFile{Writer: f, f: f, name: name}, nil
+}
+
+func (o *outFile) commit() error {
+	if o.f == nil {
+		return nil
+	}
+	err := errors.Join(o.f.Chmod(0o644), o.f.Sync(), o.f.Close())
+	if err == nil {
+		err = durable.Rename(o.f.Name(), o.name)
+	}
+	if err == nil {
+		o.f = nil
+	}
+	return err
+}
+
+// discard removes what was not committed.
+func (o *outFile) discard() {
+	if o.f != nil {
+		o.f.Close()
+		os.Remove(o.f.Name())
+	}
+}
