@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -24,27 +25,27 @@ func TestABrokerKilledAtAnyPointFinishes(t *testing.T) {
 			w.Kill()
 			w.start("SLUICE_CRASH_AT=" + point)
 
-			repeat := func(what string, step func() error) {
+			repeat := func(what string, step func(context.Context) error) {
 				t.Helper()
-				err := step()
+				err := w.whileAlive(step)
 				for i := 0; err != nil && i < 3; i++ {
 					w.restartIfDead(t, what, err)
-					err = step()
+					err = w.whileAlive(step)
 				}
 				if err != nil {
 					t.Fatalf("%s: %v\n%s", what, err, w.Log())
 				}
 			}
 			var bc *builder.BuildContext
-			repeat("begin", func() (err error) {
-				bc, err = w.quick("loader").Begin(t.Context(), builder.BeginRequest{Target: target, SubmissionID: "one"})
+			repeat("begin", func(ctx context.Context) (err error) {
+				bc, err = w.as("loader").Begin(ctx, builder.BeginRequest{Target: target, SubmissionID: "one"})
 				return err
 			})
 			var files []builder.BucketFiles
-			repeat("build", func() (err error) {
+			repeat("build", func(ctx context.Context) (err error) {
 				files = nil
 				for subject, mine := range map[string][]int{"worker-a": {0, 1}, "worker-b": {2, 3}} {
-					part, err := w.buildPart(subject, bc, mine, rows)
+					part, err := w.buildPart(ctx, subject, bc, mine, rows)
 					if err != nil {
 						return err
 					}
@@ -52,8 +53,8 @@ func TestABrokerKilledAtAnyPointFinishes(t *testing.T) {
 				}
 				return nil
 			})
-			repeat("commit", func() error {
-				s, err := w.quick("loader").Commit(t.Context(), bc, files)
+			repeat("commit", func(ctx context.Context) error {
+				s, err := w.as("loader").Commit(ctx, bc, files)
 				if err == nil && s.State != "COMMITTED" {
 					err = errors.New("state " + s.State)
 				}
@@ -71,8 +72,20 @@ func TestABrokerKilledAtAnyPointFinishes(t *testing.T) {
 	}
 }
 
-// quick is a client whose calls give up soon, so that a dead broker is noticed.
-func (w *world) quick(subject string) *builder.Client { return w.as(subject) }
+// whileAlive runs a step whose context ends with the broker's process: clients
+// would otherwise wait for it to come back.
+func (w *world) whileAlive(step func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(w.t.Context())
+	defer cancel()
+	go func() {
+		select {
+		case <-w.Exited():
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return step(ctx)
+}
 
 // restartIfDead waits for the broker to be gone and starts another one without
 // the crash point; a broker that still lives makes the failure real.
@@ -96,11 +109,14 @@ func TestABrokerKilledDuringAbortGivesTheTargetBack(t *testing.T) {
 			bc := w.begin(target, "one")
 			w.Kill()
 			w.start("SLUICE_CRASH_AT=" + point)
-			if _, err := w.as("loader").Abort(t.Context(), bc); err == nil {
+			err := w.whileAlive(func(ctx context.Context) error {
+				_, err := w.as("loader").Abort(ctx, bc)
+				return err
+			})
+			if err == nil {
 				t.Fatalf("no crash happened at %s", point)
-			} else {
-				w.restartIfDead(t, "abort", err)
 			}
+			w.restartIfDead(t, "abort", err)
 			s, err := w.as("loader").Abort(t.Context(), bc)
 			if err != nil || s.State != "ABORTED" {
 				t.Fatalf("abort repeated: %+v, %v", s, err)
@@ -119,11 +135,14 @@ func TestACommitGoesOnWithoutItsCaller(t *testing.T) {
 	files := w.build(bc, 60)
 	w.Kill()
 	w.start("SLUICE_CRASH_AT=commit.decided")
-	if _, err := w.as("loader").Commit(t.Context(), bc, files); err == nil {
+	err := w.whileAlive(func(ctx context.Context) error {
+		_, err := w.as("loader").Commit(ctx, bc, files)
+		return err
+	})
+	if err == nil {
 		t.Fatal("no crash happened")
-	} else {
-		w.restartIfDead(t, "commit", err)
 	}
+	w.restartIfDead(t, "commit", err)
 	waitFor(t, "the new broker publishes", func() bool {
 		s, err := w.api("loader").Session(t.Context(), bc.Handle.BulkLoadID)
 		return err == nil && s.State == "COMMITTED"

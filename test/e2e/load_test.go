@@ -342,7 +342,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 	if err := os.WriteFile(ballast, make([]byte, 7<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const rows = 60_000
+	const rows = 300_000
 	s, err := w.as("worker-a").Open(t.Context(), bc, builder.OpenOptions{Buckets: []int{0, 1}, WorkDir: small, Memory: 2 << 20})
 	if err != nil {
 		t.Fatal(err)
@@ -373,7 +373,7 @@ func TestAFullDiskLosesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close()
-	rest, err := w.buildPart("worker-b", bc, []int{2, 3}, rows)
+	rest, err := w.buildPart(t.Context(), "worker-b", bc, []int{2, 3}, rows)
 	if err != nil {
 		t.Fatal(err)
 	}

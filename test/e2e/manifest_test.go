@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -159,7 +160,7 @@ func TestAFlippedByteIsFoundAtCommit(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range names {
-		bc := w.begin(target, "flip "+names[i])
+		bc := w.begin(target, fmt.Sprintf("flip %d", i))
 		files := w.build(bc, 300)
 		path := w.filesOf(bc, files)[i]
 		flip(t, path)

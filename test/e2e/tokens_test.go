@@ -10,6 +10,9 @@ import (
 	"github.com/fluss-sluice/sluice/session/credential"
 )
 
+// fileName is a name that the contract gives to files; others are refused.
+var fileName = "private-" + strings.Repeat("a", 64) + "-" + strings.Repeat("b", 64)
+
 // TestATokenOpensItsOwnPrefixOnly first proves that each kind of request works
 // inside the prefix, so that no refusal below passes by accident.
 func TestATokenOpensItsOwnPrefixOnly(t *testing.T) {
@@ -21,7 +24,7 @@ func TestATokenOpensItsOwnPrefixOnly(t *testing.T) {
 	put := func(key string, tok credential.Secret) int {
 		return w.raw("PUT", "/v1/objects/"+key, tok, []byte("x"), "If-None-Match", "*").status
 	}
-	inside := snapDir(bc, 0) + "/private-x"
+	inside := snapDir(bc, 0) + "/" + fileName
 	if got := put(inside, tok); got != http.StatusCreated {
 		t.Fatalf("put inside the prefix: status %d", got)
 	}
@@ -36,17 +39,19 @@ func TestATokenOpensItsOwnPrefixOnly(t *testing.T) {
 
 	table := keyOf(bc, bc.Plan.FinalRoot)
 	for name, key := range map[string]string{
-		"another bucket":            snapDir(bc, 2) + "/x",
-		"a bucket with a longer id": strings.Replace(snapDir(bc, 1), "/1/", "/10/", 1) + "/x",
-		"another snapshot":          table + "/0/snap-99/x",
-		"a longer snapshot":         snapDir(bc, 0) + "0/x",
-		"the snapshot's parent":     table + "/0/x",
+		"another bucket":            snapDir(bc, 2) + "/" + fileName,
+		"a bucket with a longer id": strings.Replace(snapDir(bc, 1), "/1/", "/10/", 1) + "/" + fileName,
+		"another snapshot":          table + "/0/snap-99/" + fileName,
+		"a longer snapshot":         snapDir(bc, 0) + "0/" + fileName,
+		"the snapshot's parent":     table + "/0/" + fileName,
 		"the manifest":              keyOf(bc, bc.Plan.ManifestPath),
 		"the fence":                 table + "/_bulkload/fence",
 		"the table directory":       table + "/x",
-		"another table":             snapDir(other, 0) + "/x",
+		"another table":             snapDir(other, 0) + "/" + fileName,
 		"the warehouse root":        "x",
 		"the directory itself":      snapDir(bc, 0),
+		"a name of its own choice":  snapDir(bc, 0) + "/x",
+		"a directory below":         snapDir(bc, 0) + "/sub/" + fileName,
 	} {
 		if got := put(key, tok); got != http.StatusForbidden {
 			t.Errorf("put to %s (%s): status %d, want 403", name, key, got)
@@ -101,7 +106,7 @@ func TestTokensHoldForTheirSessionOnly(t *testing.T) {
 	other := w.begin(w.table("theirs"), "load-1")
 	tok := w.mustToken("worker-a", bc, "bucket:0:write")
 	put := func(tok credential.Secret) answer {
-		return w.raw("PUT", "/v1/objects/"+snapDir(other, 0)+"/x", tok, []byte("x"), "If-None-Match", "*")
+		return w.raw("PUT", "/v1/objects/"+snapDir(other, 0)+"/"+fileName, tok, []byte("x"), "If-None-Match", "*")
 	}
 	if got := put(tok).status; got != http.StatusForbidden {
 		t.Errorf("token of one session wrote to another's prefix: status %d", got)
@@ -116,7 +121,7 @@ func TestTokensHoldForTheirSessionOnly(t *testing.T) {
 	if _, err := w.as("loader").Abort(t.Context(), bc); err != nil {
 		t.Fatal(err)
 	}
-	a := w.raw("PUT", "/v1/objects/"+snapDir(bc, 0)+"/late", tok, []byte("x"), "If-None-Match", "*")
+	a := w.raw("PUT", "/v1/objects/"+snapDir(bc, 0)+"/"+fileName, tok, []byte("x"), "If-None-Match", "*")
 	if a.status != http.StatusUnauthorized && a.status != http.StatusGone && a.status != http.StatusForbidden {
 		t.Errorf("a token outlived its session: status %d", a.status)
 	}
@@ -128,7 +133,7 @@ func TestTokensHoldForTheirSessionOnly(t *testing.T) {
 	if again.Epoch <= bc.Epoch {
 		t.Fatalf("epoch %d after %d", again.Epoch, bc.Epoch)
 	}
-	if got := w.raw("PUT", "/v1/objects/"+snapDir(again, 0)+"/x", tok, []byte("x"), "If-None-Match", "*").status; got < 400 {
+	if got := w.raw("PUT", "/v1/objects/"+snapDir(again, 0)+"/"+fileName, tok, []byte("x"), "If-None-Match", "*").status; got < 400 {
 		t.Errorf("a token of epoch %d wrote to epoch %d: status %d", bc.Epoch, again.Epoch, got)
 	}
 	_, err := w.api("loader").Heartbeat(t.Context(), again.Handle.BulkLoadID, bc.Epoch)
@@ -142,7 +147,7 @@ func TestATokenTamperedAtAnyByteIsRefused(t *testing.T) {
 	w := newWorld(t)
 	bc := w.begin(w.table("tamper"), "load-1")
 	good := w.mustToken("worker-a", bc, "bucket:0:write").Reveal()
-	path := "/v1/objects/" + snapDir(bc, 0) + "/x"
+	path := "/v1/objects/" + snapDir(bc, 0) + "/" + fileName
 	head := func(tok string) int { return w.raw("HEAD", path, credential.New(tok), nil).status }
 	if got := head(good); got != http.StatusNotFound {
 		t.Fatalf("the untouched token: status %d, want 404", got)

@@ -34,9 +34,12 @@ const policyDir = "../../examples/policy-demo"
 
 var bins harness.Bins
 
+// TestMain builds the programs, unless SLUICE_BIN names a directory that has them.
 func TestMain(m *testing.M) {
 	dir, err := os.MkdirTemp("", "sluice-e2e-")
-	if err == nil {
+	if built := os.Getenv("SLUICE_BIN"); built != "" {
+		bins = harness.BinsIn(built)
+	} else if err == nil {
 		bins, err = harness.Build(dir, raceEnabled)
 	}
 	if err != nil {
@@ -169,7 +172,7 @@ func (w *world) build(bc *builder.BuildContext, n int) []builder.BucketFiles {
 	w.t.Helper()
 	var all []builder.BucketFiles
 	for subject, mine := range map[string][]int{"worker-a": {0, 1}, "worker-b": {2, 3}} {
-		files, err := w.buildPart(subject, bc, mine, n)
+		files, err := w.buildPart(w.t.Context(), subject, bc, mine, n)
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -178,8 +181,8 @@ func (w *world) build(bc *builder.BuildContext, n int) []builder.BucketFiles {
 	return all
 }
 
-func (w *world) buildPart(subject string, bc *builder.BuildContext, mine []int, n int) ([]builder.BucketFiles, error) {
-	s, err := w.as(subject).Open(w.t.Context(), bc, builder.OpenOptions{Buckets: mine, WorkDir: w.t.TempDir()})
+func (w *world) buildPart(ctx context.Context, subject string, bc *builder.BuildContext, mine []int, n int) ([]builder.BucketFiles, error) {
+	s, err := w.as(subject).Open(ctx, bc, builder.OpenOptions{Buckets: mine, WorkDir: w.t.TempDir()})
 	if err != nil {
 		return nil, err
 	}
@@ -189,7 +192,7 @@ func (w *world) buildPart(subject string, bc *builder.BuildContext, mine []int, 
 			return nil, err
 		}
 	}
-	return s.Finish(w.t.Context())
+	return s.Finish(ctx)
 }
 
 // rowsEqual scans the target and fails unless it holds exactly rows 0..n-1.
