@@ -96,7 +96,20 @@ func (s *Server) getSession(w http.ResponseWriter, r *http.Request, c broker.Cal
 	if err != nil {
 		return err
 	}
-	writeJSON(w, r, http.StatusOK, wireSession(got))
+	return s.answer(w, r, got)
+}
+
+// answer writes a session; of one that has ended it says what of its tokens is left.
+func (s *Server) answer(w http.ResponseWriter, r *http.Request, got session.Session) error {
+	body := wireSession(got)
+	until, err := s.broker.TokensLiveUntil(r.Context(), got)
+	if err != nil {
+		return err
+	}
+	if !until.IsZero() {
+		body.TokensLiveUntil = &until
+	}
+	writeJSON(w, r, http.StatusOK, body)
 	return nil
 }
 
@@ -171,6 +184,5 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request, req any, do func
 		return err
 	}
 	eventOf(r.Context()).noteSession(got)
-	writeJSON(w, r, http.StatusOK, wireSession(got))
-	return nil
+	return s.answer(w, r, got)
 }

@@ -380,3 +380,24 @@ func (b *Broker) ownsToken(ctx context.Context, c Caller, g session.Grant, a pol
 	_, err := b.decide(ctx, c, q)
 	return err
 }
+
+// TokensLiveUntil tells of a session that has ended until when a token issued for it
+// still verifies by signature alone: zero when none does. Every use of such a token
+// is refused here already.
+func (b *Broker) TokensLiveUntil(ctx context.Context, s session.Session) (time.Time, error) {
+	var until time.Time
+	if !s.Terminal() {
+		return until, nil
+	}
+	grants, err := b.c.Store.Grants(ctx, s.ID)
+	if err != nil {
+		return until, err
+	}
+	now := b.c.Now()
+	for _, g := range grants {
+		if g.ExpiresAt.After(now) && g.ExpiresAt.After(until) {
+			until = g.ExpiresAt
+		}
+	}
+	return until, nil
+}

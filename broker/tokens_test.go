@@ -9,9 +9,12 @@ import (
 	"log/slog"
 	"reflect"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/vfs"
 
 	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/token"
@@ -220,6 +223,65 @@ func TestTokensStopWithTheirSession(t *testing.T) {
 	check("aborted", false, false, true)
 	_, err = w.exchange(bob, ExchangeRequest{SessionID: roads.ID, Scope: "bucket:0:write"})
 	mustBe(t, err, session.ErrEnded)
+}
+
+func TestAnEndedSessionTellsHowLongItsTokensVerify(t *testing.T) {
+	w := open(t)
+	w.table("places")
+	s := w.begin("one")
+	if until, err := w.TokensLiveUntil(ctx, s); err != nil || !until.IsZero() {
+		t.Errorf("%v, %v", until, err)
+	}
+	w.token(bob, s, "bucket:0:write")
+	w.pass(time.Minute)
+	_, last := w.token(bob, s, "bucket:0:write")
+	s, err := w.Abort(ctx, alice, s.ID, s.Epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if until, err := w.TokensLiveUntil(ctx, s); err != nil || !until.Equal(last.ExpiresAt) {
+		t.Errorf("%v, %v", until, err)
+	}
+	w.pass(15 * time.Minute)
+	if until, err := w.TokensLiveUntil(ctx, s); err != nil || !until.IsZero() {
+		t.Errorf("%v, %v", until, err)
+	}
+}
+
+func TestAFloodIsServedOrTurnedAwayWhole(t *testing.T) {
+	w := open(t, func(c *Config) { c.MaxConcurrentRequests = 32 })
+	w.close()
+	w.disk = vfs.NewMem() // strict ones copy whole files with each sync
+	w.reopen()
+	w.table("places")
+	s := w.begin("one")
+	var wg sync.WaitGroup
+	var served, away atomic.Int64
+	start := make(chan struct{})
+	for range 10_000 {
+		wg.Go(func() {
+			<-start
+			got, err := w.ExchangeToken(ctx, bob, ExchangeRequest{SessionID: s.ID, Scope: "bucket:0:write"})
+			var busy *BusyError
+			switch {
+			case errors.As(err, &busy) && busy.RetryAfter > 0:
+				away.Add(1)
+			case err != nil:
+				t.Error(err)
+			default:
+				if _, err := w.VerifyToken(ctx, got.Token); err != nil {
+					t.Error(err)
+				}
+				served.Add(1)
+			}
+		})
+	}
+	close(start)
+	wg.Wait()
+	grants, err := w.store.Grants(ctx, s.ID)
+	if err != nil || int64(len(grants)) != served.Load() || served.Load()+away.Load() != 10_000 || away.Load() == 0 {
+		t.Errorf("%d served, %d turned away, %d grants, %v", served.Load(), away.Load(), len(grants), err)
+	}
 }
 
 func TestRevokedTokensStopAtOnceAndOnlyTheirOwnersRevoke(t *testing.T) {
