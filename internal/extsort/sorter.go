@@ -332,7 +332,17 @@ func (s *Sorter) addRunLocked(r *runFile) {
 func (s *Sorter) takeFree() (*segment, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for len(s.free) == 0 && s.total == segments && s.spillErr == nil && !s.stopped {
+	// A spill in the background may have failed long ago. What counts is whether
+	// there is space now, so a failure is tried once more before it is reported.
+	retried := false
+	for len(s.free) == 0 && s.total == segments && !s.stopped {
+		if s.spillErr != nil && s.spilling == 0 {
+			if retried {
+				break
+			}
+			retried = true
+			s.spillErr = nil
+		}
 		s.overflow = true
 		s.balanceLocked()
 		s.changed.Wait()
