@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -43,12 +42,6 @@ func (e *policyFinding) Error() string { return e.message }
 // ExitCode is the exit code of the process.
 func (e *policyFinding) ExitCode() int { return e.code }
 
-// Exit codes of `sluice policy`.
-const (
-	exitPolicyProblem = 1 // problems found, tests failed, files not formatted
-	exitPolicyDenied  = 4 // eval: the request is denied
-)
-
 func newPolicyCheck(g *globals) *cobra.Command {
 	var strict bool
 	c := &cobra.Command{
@@ -76,7 +69,7 @@ Exit code 0: it can be activated. 1: it cannot, or with --strict there are warni
 			}
 		}
 		if failed > 0 {
-			return &policyFinding{exitPolicyProblem, policyPlural(failed, "problem") + " found"}
+			return &policyFinding{exitFailed, policyPlural(failed, "problem") + " found"}
 		}
 		return nil
 	}
@@ -88,7 +81,7 @@ func printProblems(g *globals, problems []policy.Problem) error {
 		if problems == nil {
 			problems = []policy.Problem{}
 		}
-		return policyJSON(g.stdout, map[string]any{"problems": problems})
+		return g.printJSON(map[string]any{"problems": problems})
 	}
 	for _, p := range problems {
 		fmt.Fprintf(g.stdout, "%s [%s %s]\n", p, p.Severity, p.Code)
@@ -123,7 +116,7 @@ Exit code 0: every test passed. 1: one failed, there is none, or coverage is too
 			return listProblems(g, err)
 		}
 		if g.json() {
-			err = policyJSON(g.stdout, r)
+			err = g.printJSON(r)
 		} else {
 			printTests(g.stdout, r)
 		}
@@ -131,11 +124,11 @@ Exit code 0: every test passed. 1: one failed, there is none, or coverage is too
 		case err != nil:
 			return err
 		case r.Failed > 0:
-			return &policyFinding{exitPolicyProblem, fmt.Sprintf("%s failed", policyPlural(r.Failed, "test"))}
+			return &policyFinding{exitFailed, fmt.Sprintf("%s failed", policyPlural(r.Failed, "test"))}
 		case len(r.Tests) == 0:
-			return &policyFinding{exitPolicyProblem, "no test to run"}
+			return &policyFinding{exitFailed, "no test to run"}
 		case r.Coverage != nil && r.Coverage.Percent < atLeast:
-			return &policyFinding{exitPolicyProblem, fmt.Sprintf("coverage is %.1f %%, less than %.1f %%", r.Coverage.Percent, atLeast)}
+			return &policyFinding{exitFailed, fmt.Sprintf("coverage is %.1f %%, less than %.1f %%", r.Coverage.Percent, atLeast)}
 		}
 		return nil
 	}
@@ -187,7 +180,7 @@ Exit code 0: all are, or --write made them so. 1: some are not.`,
 			if files == nil {
 				files = []policy.Formatted{}
 			}
-			err = policyJSON(g.stdout, map[string]any{"files": files, "written": write})
+			err = g.printJSON(map[string]any{"files": files, "written": write})
 		} else {
 			for _, f := range files {
 				text := f.File + "\n"
@@ -198,7 +191,7 @@ Exit code 0: all are, or --write made them so. 1: some are not.`,
 			}
 		}
 		if err == nil && len(files) > 0 && !write {
-			err = &policyFinding{exitPolicyProblem, policyPlural(len(files), "file") + " not in canonical form"}
+			err = &policyFinding{exitFailed, policyPlural(len(files), "file") + " not in canonical form"}
 		}
 		return err
 	}
@@ -228,9 +221,9 @@ Exit code 0: allowed. 4: denied. 1: an error, which the server never takes for a
 			return listProblems(g, err)
 		}
 		if g.json() {
-			err = policyJSON(g.stdout, r)
+			err = g.printJSON(r)
 		} else {
-			printRecord(g.stdout, r)
+			printRecord(g, r)
 		}
 		switch {
 		case err != nil:
@@ -238,7 +231,7 @@ Exit code 0: allowed. 4: denied. 1: an error, which the server never takes for a
 		case r.Error != "":
 			return errors.New(r.Error)
 		case !r.Decision.Allow:
-			return &policyFinding{exitPolicyDenied, "denied: " + strings.Join(r.Decision.Reasons, ", ")}
+			return &policyFinding{exitDenied, "denied: " + strings.Join(r.Decision.Reasons, ", ")}
 		}
 		return nil
 	}
@@ -266,7 +259,7 @@ func readInput(g *globals, name string) (policy.Input, error) {
 	return policy.ParseInput(b)
 }
 
-func printRecord(w io.Writer, r policy.Record) {
+func printRecord(g *globals, r policy.Record) {
 	answer := "deny"
 	switch {
 	case r.Error != "":
@@ -274,7 +267,7 @@ func printRecord(w io.Writer, r policy.Record) {
 	case r.Decision.Allow:
 		answer = "allow"
 	}
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	t := g.columns()
 	fmt.Fprintf(t, "decision\t%s\n", answer)
 	fmt.Fprintf(t, "rule\t%s\n", r.Decision.Rule)
 	if len(r.Decision.Reasons) > 0 {
@@ -312,29 +305,29 @@ capabilities that stock opa takes as opa check --capabilities.`,
 	c.Flags().StringVar(&schema, "schema", "", "print a schema instead: input, decision, data or capabilities")
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if schema != "" {
-			return printSchema(g.stdout, schema)
+			return printSchema(g, schema)
 		}
 		d, err := policy.Show(cmd.Context(), dirArg(args))
 		if err != nil {
 			return listProblems(g, err)
 		}
 		if g.json() {
-			return policyJSON(g.stdout, d)
+			return g.printJSON(d)
 		}
-		printDescription(g.stdout, d, source)
+		printDescription(g, d, source)
 		return nil
 	}
 	return c
 }
 
-func printDescription(w io.Writer, d policy.Description, source bool) {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+func printDescription(g *globals, d policy.Description, source bool) {
+	t := g.columns()
 	fmt.Fprintf(t, "policy\t%s\n", d.Dir)
 	fmt.Fprintf(t, "revision\t%s\n", d.Revision.ID)
 	fmt.Fprintf(t, "rules\t%s\n", d.Revision.Rules)
 	fmt.Fprintf(t, "data\t%s\n", d.Revision.Data)
 	t.Flush()
-	fmt.Fprintln(w)
+	fmt.Fprintln(g.stdout)
 	fmt.Fprintf(t, "FILE\tKIND\tBYTES\tSHA256\n")
 	for _, f := range d.Files {
 		name := f.Name
@@ -348,11 +341,11 @@ func printDescription(w io.Writer, d policy.Description, source bool) {
 		return
 	}
 	for _, f := range d.Files {
-		fmt.Fprintf(w, "\n==> %s <==\n%s", f.Name, f.Source)
+		fmt.Fprintf(g.stdout, "\n==> %s <==\n%s", f.Name, f.Source)
 	}
 }
 
-func printSchema(w io.Writer, name string) error {
+func printSchema(g *globals, name string) error {
 	var text string
 	switch name {
 	case "input":
@@ -370,11 +363,11 @@ func printSchema(w io.Writer, name string) error {
 			}
 		}
 	case "capabilities":
-		return policyJSON(w, policy.Capabilities())
+		return g.printJSON(policy.Capabilities())
 	default:
-		return fmt.Errorf("no schema %q: it is input, decision, data or capabilities", name)
+		return &usageError{fmt.Errorf("no schema %q: it is input, decision, data or capabilities", name)}
 	}
-	_, err := io.WriteString(w, text)
+	_, err := io.WriteString(g.stdout, text)
 	return err
 }
 
@@ -388,7 +381,7 @@ func listProblems(g *globals, err error) error {
 	if perr := printProblems(g, le.Problems); perr != nil {
 		return perr
 	}
-	return &policyFinding{exitPolicyProblem, fmt.Sprintf("policy %s: %s found", le.Dir, policyPlural(len(le.Problems), "problem"))}
+	return &policyFinding{exitFailed, fmt.Sprintf("policy %s: %s found", le.Dir, policyPlural(len(le.Problems), "problem"))}
 }
 
 // dirArg is the directory named on the command line, "" for the shipped policy.
@@ -397,13 +390,6 @@ func dirArg(args []string) string {
 		return ""
 	}
 	return args[0]
-}
-
-func policyJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }
 
 func policyPlural(n int, noun string) string {
