@@ -382,6 +382,7 @@ const childVar = "SLUICE_BUILDER_TEST_CHILD"
 type child struct {
 	URL, Token, WorkDir, Checkpoint, Results string
 	Rows                                     int
+	Budget                                   int64 // set: only measure memory
 }
 
 func TestMain(m *testing.M) {
@@ -400,6 +401,9 @@ func runChild(instructions string) error {
 	var k child
 	if err := json.Unmarshal([]byte(instructions), &k); err != nil {
 		return err
+	}
+	if k.Budget > 0 {
+		return runMemoryChild(k)
 	}
 	ctx := context.Background()
 	c, err := builder.Connect(builder.Config{URL: k.URL, Identity: client.StaticToken(credential.New(k.Token))})
