@@ -67,22 +67,7 @@ func BenchmarkWriteSorted(b *testing.B) {
 			b.Run(fmt.Sprintf("%v/parallelism=%d", c, parallelism), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					b.StopTimer()
-					dir := b.TempDir()
-					b.StartTimer()
-					w, err := NewWriter(dir, WriterOptions{Compression: c, Parallelism: parallelism})
-					if err != nil {
-						b.Fatal(err)
-					}
-					for i := range benchRows {
-						k, v := benchRow(data, i)
-						if err := w.Add(k, v); err != nil {
-							b.Fatal(err)
-						}
-					}
-					if _, err := w.Finish(); err != nil {
-						b.Fatal(err)
-					}
+					writeBench(b, data, WriterOptions{Compression: c, Parallelism: parallelism})
 				}
 				reportRows(b, benchRows)
 			})
@@ -90,11 +75,11 @@ func BenchmarkWriteSorted(b *testing.B) {
 	}
 }
 
-func writeBench(b *testing.B, c Compression) string {
+// writeBench writes the rows to a new directory and returns it.
+func writeBench(b *testing.B, data []byte, o WriterOptions) string {
 	b.Helper()
-	data := benchData(benchRows)
 	dir := b.TempDir()
-	w, err := NewWriter(dir, WriterOptions{Compression: c})
+	w, err := NewWriter(dir, o)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -111,8 +96,9 @@ func writeBench(b *testing.B, c Compression) string {
 }
 
 func BenchmarkScan(b *testing.B) {
+	data := benchData(benchRows)
 	for _, c := range []Compression{Snappy, None, Zstd} {
-		dir := writeBench(b, c)
+		dir := writeBench(b, data, WriterOptions{Compression: c})
 		for _, prefetch := range []bool{false, true} {
 			b.Run(fmt.Sprintf("%v/prefetch=%v", c, prefetch), func(b *testing.B) {
 				b.ReportAllocs()

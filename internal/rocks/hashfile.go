@@ -7,20 +7,37 @@ import (
 	"fmt"
 	"hash"
 	"os"
+	"sync/atomic"
 )
 
 // hashFile writes a new file and hashes it on the way. It implements Pebble's
 // objstorage.Writable: exactly one of Finish and Abort ends it.
+//
+// Hashing and writing a table take as long as building it, so they happen on a
+// goroutine of their own, which starts with the first full buffer and ends in
+// Finish or Abort.
 type hashFile struct {
-	f    *os.File
-	sum  hash.Hash
-	buf  []byte
-	size int64
-	err  error // sticky
+	buf    []byte
+	size   int64
+	closed bool
+
+	full  chan []byte // nil until the goroutine runs
+	empty chan []byte
+	done  chan struct{}
+
+	// Owned by the goroutine while it runs.
+	f      *os.File
+	sum    hash.Hash
+	failed atomic.Pointer[error] // set once
 }
 
-// hashBuffer is the size of one write to the file system.
-const hashBuffer = 256 << 10
+const (
+	// hashBuffer is the size of one write to the file system.
+	hashBuffer = 256 << 10
+	// hashBuffers is how many buffers a file has: one being filled, one being
+	// written, one in between.
+	hashBuffers = 3
+)
 
 var errFileClosed = errors.New("file is closed")
 
@@ -34,52 +51,97 @@ func createFile(path string) (*hashFile, error) {
 
 // Write appends p.
 func (h *hashFile) Write(p []byte) error {
-	for len(p) > 0 && h.err == nil {
+	if h.closed {
+		return errFileClosed
+	}
+	h.size += int64(len(p))
+	for len(p) > 0 {
+		if len(h.buf) == cap(h.buf) {
+			if err := h.err(); err != nil {
+				return err
+			}
+			h.handOver()
+		}
 		n := copy(h.buf[len(h.buf):cap(h.buf)], p)
 		h.buf, p = h.buf[:len(h.buf)+n], p[n:]
-		if len(h.buf) == cap(h.buf) {
-			h.flush()
-		}
 	}
-	return h.err
+	return nil
 }
 
-func (h *hashFile) flush() {
-	if h.err != nil {
+func (h *hashFile) err() error {
+	if p := h.failed.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// handOver gives the buffer to the goroutine and takes an empty one.
+func (h *hashFile) handOver() {
+	if h.full == nil {
+		h.full, h.empty = make(chan []byte, hashBuffers), make(chan []byte, hashBuffers)
+		h.done = make(chan struct{})
+		for range hashBuffers - 1 {
+			h.empty <- make([]byte, 0, hashBuffer)
+		}
+		go h.run()
+	}
+	h.full <- h.buf
+	h.buf = <-h.empty
+}
+
+func (h *hashFile) run() {
+	defer close(h.done)
+	for b := range h.full {
+		h.put(b)
+		h.empty <- b[:0]
+	}
+}
+
+func (h *hashFile) put(b []byte) {
+	if h.err() != nil {
 		return
 	}
-	h.sum.Write(h.buf)
-	n, err := h.f.Write(h.buf)
-	h.size += int64(n)
-	h.buf, h.err = h.buf[:0], err
+	h.sum.Write(b)
+	if _, err := h.f.Write(b); err != nil {
+		h.failed.Store(&err)
+	}
+}
+
+// join ends the goroutine.
+func (h *hashFile) join() {
+	if h.full != nil {
+		close(h.full)
+		<-h.done
+		h.full = nil
+	}
 }
 
 // Finish makes the content durable and closes the file; its directory entry is
 // the caller's to sync.
 func (h *hashFile) Finish() error {
-	h.flush()
-	if h.err == nil {
-		h.err = h.f.Sync()
+	if h.closed {
+		return errFileClosed
 	}
-	err := h.err
-	h.close()
-	return err
+	h.join()
+	h.put(h.buf)
+	err := h.err()
+	if err == nil {
+		err = h.f.Sync()
+	}
+	return errors.Join(err, h.close())
 }
 
 // Abort closes the file and leaves what was written.
-func (h *hashFile) Abort() { h.close() }
+func (h *hashFile) Abort() {
+	if !h.closed {
+		h.join()
+		h.close()
+	}
+}
 
-func (h *hashFile) close() {
-	if h.f == nil {
-		return
-	}
-	if err := h.f.Close(); err != nil && h.err == nil {
-		h.err = err
-	}
-	h.f = nil
-	if h.err == nil {
-		h.err = errFileClosed
-	}
+func (h *hashFile) close() error {
+	h.closed = true
+	return h.f.Close()
 }
 
 func (h *hashFile) finished(name string) File {

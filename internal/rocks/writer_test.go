@@ -307,3 +307,26 @@ func TestParseCompression(t *testing.T) {
 		t.Error("compression 9 was accepted")
 	}
 }
+
+// The file system fails under a table: the error arrives, nothing blocks.
+func TestErrorOfTheFileSystemReachesTheCaller(t *testing.T) {
+	for _, size := range []int{10, hashBuffer, 20 * hashBuffer} {
+		h, err := createFile(filepath.Join(t.TempDir(), "file"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		h.f.Close()
+		chunk := make([]byte, 10_000)
+		for n := 0; n < size && err == nil; n += len(chunk) {
+			err = h.Write(chunk)
+		}
+		if err == nil {
+			err = h.Finish()
+		}
+		if !errors.Is(err, os.ErrClosed) {
+			t.Errorf("%d bytes: error %v, want os.ErrClosed", size, err)
+		}
+		h.Abort()
+		h.Abort()
+	}
+}
