@@ -35,6 +35,9 @@ type Config struct {
 	Timeout time.Duration
 	// MaxSteps bounds the steps of one evaluation; 0 = DefaultMaxSteps.
 	MaxSteps int
+	// Memory is how many decisions of the active revision are remembered (see
+	// memory); 0 = DefaultMemory, negative = none.
+	Memory int
 	// MaxStale is how long the last good revision may go on deciding after the
 	// directory stopped being loadable; then the engine fails closed with
 	// ErrNotReady. 0 = for ever.
@@ -92,6 +95,7 @@ type generation struct {
 	revision Revision
 	rules    *ruleset
 	store    storage.Store
+	memory   *memory // nil: remembers nothing
 }
 
 // Status describes the engine for readiness, metrics and people.
@@ -218,7 +222,10 @@ func (e *Engine) load(ctx context.Context) (g *generation, problems []Problem, e
 	if cur := e.cur.Load(); cur != nil {
 		known = cur.rules
 	}
-	return build(ctx, s, known, e.conf.limits())
+	if g, problems, err = build(ctx, s, known, e.conf.limits()); err == nil {
+		g.memory = newMemory(g.rules, e.conf.Memory)
+	}
+	return g, problems, err
 }
 
 // build makes a generation of a source. known is a compiled ruleset that is reused
@@ -299,7 +306,7 @@ func (g *generation) decide(ctx context.Context, in *Input, l limits) (v verdict
 			v = verdict{Decision: Decision{Reasons: []string{}}}
 		}
 	}()
-	d, err := g.rules.evaluate(ctx, g.store, in, l)
+	d, err := g.evaluate(ctx, in, l)
 	if err != nil {
 		return verdict{}, err
 	}
