@@ -184,8 +184,8 @@ func FuzzManifest(f *testing.F) {
 }
 
 func FuzzLog(f *testing.F) {
-	_, log := makeRecords()
-	f.Add(log)
+	f.Add(appendRecord(appendRecord(nil, []byte("\x01\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01\x01k\x01v")), nil))
+	f.Add(logFragment(fragFirst, []byte("a record that goes on")))
 	f.Add([]byte{0xa, 0xb, 0xc, 0xd, 0, 0, 5, 9, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, log []byte) {
 		readRecordsOf(log)
