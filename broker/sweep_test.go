@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -222,6 +223,7 @@ func TestRunSweepsAtOnceAndEndsWithItsContext(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- w.Run(running) }()
 	for w.state(s.ID).State != session.StateAborted {
+		runtime.Gosched()
 	}
 	stop()
 	if err := <-done; err != nil {

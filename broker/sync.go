@@ -83,9 +83,10 @@ func (l *keyLocks) tryLock(key string) (unlock func(), ok bool) {
 // become visible in this moment. A freeze waits for them, so that validation sees
 // every object that was stored and none appears behind it. The zero value is ready.
 type uploads struct {
-	mu   sync.Mutex
-	cond *sync.Cond
-	n    map[string]int
+	mu      sync.Mutex
+	cond    *sync.Cond
+	n       map[string]int
+	waiting int // freezes in drain
 }
 
 func (u *uploads) enter(id string) {
@@ -113,6 +114,8 @@ func (u *uploads) drain(id string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for u.n[id] > 0 {
+		u.waiting++
 		u.cond.Wait()
+		u.waiting--
 	}
 }

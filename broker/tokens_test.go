@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -576,29 +577,26 @@ func TestAFreezeWaitsForAnUploadThatIsBecomingVisible(t *testing.T) {
 	if err := g.Seal(); err != nil {
 		t.Fatal(err)
 	}
-	l := w.build(s, 10)
-	ref := l.store()
-	slow := newSlow(w.objects.Store, "/manifest")
-	w.objects.Store = slowGet{slow}
-	var visible atomic.Bool
-	order := make(chan bool, 1) // was the upload visible when validation began?
-	go func() {
-		<-slow.reached
-		order <- visible.Load()
-		close(slow.goOn)
-	}()
+	ref := w.build(s, 10).store()
 	committed := make(chan error, 1)
 	go func() { _, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref); committed <- err }()
-	for got := s; got.Phase() != session.PhaseFrozen; {
-		if got, err = w.store.Get(ctx, s.ID); err != nil {
-			t.Fatal(err)
+	waits := func() bool {
+		w.uploads.mu.Lock()
+		defer w.uploads.mu.Unlock()
+		return w.uploads.waiting == 1
+	}
+	for !waits() {
+		select {
+		case err := <-committed:
+			t.Fatalf("the commit did not wait: %v", err)
+		default:
+			runtime.Gosched()
 		}
 	}
-	visible.Store(true)
-	g.Done()
-	if !<-order {
-		t.Error("validation began while an upload was becoming visible")
+	if got := w.state(s.ID); got.Phase() != session.PhaseFrozen {
+		t.Errorf("%v", got.Phase())
 	}
+	g.Done()
 	if err := <-committed; err != nil {
 		t.Error(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"reflect"
 	"strings"
 	"sync"
@@ -558,6 +559,52 @@ func TestConcurrentBeginsOneWins(t *testing.T) {
 	wg.Wait()
 	if won != 1 {
 		t.Errorf("%d sessions hold the fence", won)
+	}
+}
+
+// between runs do once, right behind the first put of a fence.
+type between struct {
+	objstore.Store
+	do func()
+}
+
+func (b *between) Put(ctx context.Context, key string, body io.Reader, o objstore.PutOptions) (objstore.Info, error) {
+	info, err := b.Store.Put(ctx, key, body, o)
+	if do := b.do; do != nil && strings.HasSuffix(key, "/fence") {
+		b.do = nil
+		do()
+	}
+	return info, err
+}
+
+func TestADropThatWasMarkedBeforeTheFenceWasSeenWins(t *testing.T) {
+	w := open(t)
+	w.table(t, "geo", "places")
+	w.objects.Store = &between{w.objects.Store, func() {
+		if err := w.change(ctx, "geo", "places", func(r *registration) error { r.State = dropping; return nil }); err != nil {
+			t.Error(err)
+		}
+	}}
+	s := newSession(places, 1)
+	mustBe(t, errOf(w.Begin(ctx, s)), session.ErrTargetNotFound)
+	if f, err := w.fence(ctx, "kv/geo/places-1/_bulkload/fence"); err != nil || f.State != fenceAborted {
+		t.Errorf("%+v, %v", f, err)
+	}
+	if err := w.DropTable(ctx, "geo", "places"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAFenceThatWasWonBeforeTheDropLookedWins(t *testing.T) {
+	w := open(t)
+	w.table(t, "geo", "places")
+	s := newSession(places, 1)
+	var dropErr error
+	w.objects.Store = &between{w.objects.Store, func() { dropErr = w.DropTable(ctx, "geo", "places") }}
+	s = w.begin(t, s)
+	mustBe(t, dropErr, session.ErrTargetOwned)
+	if err := w.Decide(ctx, s); err != nil {
+		t.Error(err)
 	}
 }
 
