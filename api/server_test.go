@@ -87,14 +87,23 @@ type world struct {
 
 func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
-	w := &world{t: t, rules: &rules{}, log: &logBuffer{}}
+	rules := &rules{}
+	w := newWorldOn(t, "sessions", vfs.NewMem(), rules, audit.Discard, change...)
+	w.rules = rules
+	return w
+}
+
+// newWorldOn is a world on a store, a policy and an audit log of the caller's.
+func newWorldOn(t testing.TB, dir string, fs vfs.FS, decider policy.Decider, trail audit.Sink, change ...func(*Config)) *world {
+	t.Helper()
+	w := &world{t: t, log: &logBuffer{}}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	store, err := pebblestore.Open("sessions", pebblestore.Options{FS: vfs.NewMem()})
+	store, err := pebblestore.Open(dir, pebblestore.Options{FS: fs})
 	must(err)
 	t.Cleanup(func() { store.Close() })
 	ring, err := token.NewKeyring(token.KeyringConfig{})
@@ -106,7 +115,7 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 	t.Cleanup(func() { objects.Close() })
 	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: "file:///warehouse"})
 	must(err)
-	w.broker, err = broker.New(broker.Config{Store: store, Driver: driver, Policy: w.rules, Tokens: tokens, Audit: audit.Discard})
+	w.broker, err = broker.New(broker.Config{Store: store, Driver: driver, Policy: decider, Tokens: tokens, Audit: trail})
 	must(err)
 	t.Cleanup(func() { w.broker.Close() })
 	w.dev, err = authn.NewDevIssuer(nil)
