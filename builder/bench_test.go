@@ -100,7 +100,9 @@ func BenchmarkKeyValueRows(b *testing.B) {
 			w, err := rocks.NewWriter(dir, rocks.WriterOptions{})
 			must(b, err)
 			for i := 0; i < len(sorted); i += 116 {
-				must(b, w.Add(sorted[i:i+16], sorted[i+16:i+116]))
+				if err := w.Add(sorted[i:i+16], sorted[i+16:i+116]); err != nil {
+					b.Fatal(err)
+				}
 			}
 			_, err = w.Finish()
 			must(b, err)
@@ -244,7 +246,9 @@ func BenchmarkBatches(b *testing.B) {
 					if k, _, err = enc.AppendKeyBucket(k[:0], i); err == nil {
 						v, err = enc.AppendValue(v[:0], i)
 					}
-					must(b, err)
+					if err != nil {
+						b.Fatal(err)
+					}
 				}
 				enc.Release()
 			}
@@ -326,7 +330,9 @@ func BenchmarkScan(b *testing.B) {
 		for b.Loop() {
 			rows := 0
 			for _, err := range scan.Rows() {
-				must(b, err)
+				if err != nil {
+					b.Fatal(err)
+				}
 				rows++
 			}
 			if rows != n {
