@@ -81,7 +81,13 @@ func (m *memory) get(k [sha256.Size]byte) (Decision, bool) {
 	return d.clone(), true
 }
 
+// maxRemembered bounds the lists of one remembered decision, and so all of them.
+const maxRemembered = 64
+
 func (m *memory) put(k [sha256.Size]byte, d Decision) {
+	if len(d.Constraints.Ops)+len(d.Constraints.Buckets) > maxRemembered {
+		return
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.putLocked(k, d.clone())

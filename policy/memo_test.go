@@ -182,6 +182,25 @@ func TestMemoryIsBoundedAndShared(t *testing.T) {
 	}
 }
 
+func TestMemoryLeavesLongAnswersOut(t *testing.T) {
+	e := openMemory(t, "decision := {\"allow\": true, \"constraints\": {\"buckets\": input.request.buckets}} if input.action == \"token\"\n")
+	in := benchInput(1)
+	in.Session.Buckets = maxRemembered + 1
+	in.Request.Buckets = in.Request.Buckets[:0]
+	for i := range maxRemembered {
+		in.Request.Buckets = append(in.Request.Buckets, i)
+	}
+	for n, want := range []int{1, 1} {
+		if d, err := e.Decide(t.Context(), in); err != nil || len(d.Constraints.Buckets) != maxRemembered+n {
+			t.Fatalf("%+v, %v", d, err)
+		}
+		if got := e.remembered(); got != want {
+			t.Errorf("%d buckets: %d remembered, want %d", len(in.Request.Buckets), got, want)
+		}
+		in.Request.Buckets = append(in.Request.Buckets, maxRemembered)
+	}
+}
+
 func TestTheShippedRulesCanBeRemembered(t *testing.T) {
 	e, err := Open(t.Context(), Config{Data: benchData(4)})
 	if err != nil {
