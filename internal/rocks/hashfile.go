@@ -42,7 +42,7 @@ const (
 var errFileClosed = errors.New("file is closed")
 
 func createFile(path string) (*hashFile, error) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return nil, err
 	}
