@@ -164,7 +164,7 @@ decision := {"allow": true} if {
 		},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			e := mustRules(t, tt.rego, tt.data, func(c *Config) { c.MaxSteps = 10_000 })
+			e := mustRules(t, tt.rego, tt.data, func(c *Config) { c.MaxSteps, c.Timeout = 10_000, time.Hour })
 			d, err := e.Decide(t.Context(), begin("mallory"))
 			if !errors.Is(err, ErrEvaluation) || !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %+v, %v; want an evaluation error with %q", d, err, tt.err)
@@ -215,7 +215,7 @@ func TestRefusedRevisions(t *testing.T) {
 		{"data that are no object", friends, `[]`, "must be an object"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := rules(t, tt.rego, tt.data, func(c *Config) { c.MaxSteps = 10_000 })
+			_, err := rules(t, tt.rego, tt.data, func(c *Config) { c.MaxSteps, c.Timeout = 10_000, time.Hour })
 			var le *LoadError
 			if !errors.As(err, &le) || !strings.Contains(err.Error(), tt.err) {
 				t.Fatalf("got %v, want a LoadError with %q", err, tt.err)
