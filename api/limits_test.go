@@ -200,19 +200,27 @@ func TestOneEventPerRequestAndNoSecretInIt(t *testing.T) {
 		put["token_sha256"] != tok.Secret.Fingerprint() || put["status"] != 201.0 || put["bytes_in"] != 14.0 || put["route"] != "/v1/objects/*" || put["path"] != "/v1/objects/"+key {
 		t.Errorf("the event of the put: %v", put)
 	}
+	if series, total := w.metric("sluice_http_requests_total"); series < 5 || total != 9 {
+		t.Errorf("%d series, %v requests", series, total)
+	}
+}
+
+// metric returns the number of series of a counter and their sum.
+func (w *world) metric(name string) (series int, total float64) {
+	w.t.Helper()
 	families, err := w.server.metrics.registry.Gather()
 	if err != nil {
-		t.Fatal(err)
+		w.t.Fatal(err)
 	}
-	series := 0
 	for _, f := range families {
-		if f.GetName() == "sluice_http_requests_total" {
-			series = len(f.GetMetric())
+		if f.GetName() == name {
+			for _, m := range f.GetMetric() {
+				series++
+				total += m.GetCounter().GetValue()
+			}
 		}
 	}
-	if series < 5 {
-		t.Errorf("%d series of requests", series)
-	}
+	return series, total
 }
 
 func TestRequestIDsAreTakenOverOnlyWhenHarmless(t *testing.T) {
@@ -388,7 +396,8 @@ func TestConnectionsAboveTheLimitAreRefusedAloud(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := LimitConnections(raw, 2, true)
+	w := newWorld(t)
+	l := w.server.LimitConnections(raw, 2, true)
 	h := &http.Server{Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})}
 	served := make(chan struct{})
 	go func() { defer close(served); _ = h.Serve(l) }()
@@ -421,6 +430,9 @@ func TestConnectionsAboveTheLimitAreRefusedAloud(t *testing.T) {
 				t.Errorf("refused with %v %s %v", res.Header, body, err)
 			}
 		}
+	}
+	if n, total := w.metric("sluice_connections_refused_total"); n != 1 || total != 1 {
+		t.Errorf("%v refusals counted", total)
 	}
 	conns[0].Close()
 	// The server notices the close in its own time.

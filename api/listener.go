@@ -10,8 +10,9 @@ import (
 	"net"
 	"net/http"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 )
@@ -47,19 +48,25 @@ func (h connectionLog) Handle(ctx context.Context, r slog.Record) error {
 }
 
 // LimitConnections bounds the open connections of a listener. One above the limit
-// is answered with 503 and Retry-After at once when plain is true (no TLS), else
-// closed; it never waits in a queue nobody sees. Refusals have a bound of their
-// own: beyond it connections are closed without an answer.
-func LimitConnections(l net.Listener, limit int, plain bool) net.Listener {
-	return &limitedListener{Listener: l, slots: make(chan struct{}, limit), refusals: make(chan struct{}, 256), plain: plain}
+// is answered with 503 and Retry-After as soon as it asks for something when plain
+// is true (no TLS), else closed; it never waits in a queue nobody sees. Refusals
+// have a bound of their own: beyond it connections are closed without an answer.
+func (s *Server) LimitConnections(l net.Listener, limit int, plain bool) net.Listener {
+	return &limitedListener{
+		Listener: l, slots: make(chan struct{}, limit), refusals: make(chan struct{}, maxRefusals), plain: plain,
+		open: s.metrics.connections, refused: s.metrics.refused,
+	}
 }
+
+const maxRefusals = 256
 
 type limitedListener struct {
 	net.Listener
 	slots    chan struct{}
 	refusals chan struct{}
 	plain    bool
-	refused  atomic.Uint64
+	open     prometheus.Gauge
+	refused  prometheus.Counter
 	wg       sync.WaitGroup
 }
 
@@ -80,7 +87,8 @@ func (l *limitedListener) Accept() (net.Conn, error) {
 		}
 		select {
 		case l.slots <- struct{}{}:
-			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { <-l.slots })}, nil
+			l.open.Inc()
+			return &limitedConn{Conn: c, release: sync.OnceFunc(func() { l.open.Dec(); <-l.slots })}, nil
 		default:
 			l.refuse(c)
 		}
@@ -95,7 +103,7 @@ func (l *limitedListener) Close() error {
 }
 
 func (l *limitedListener) refuse(c net.Conn) {
-	l.refused.Add(1)
+	l.refused.Inc()
 	if !l.plain {
 		_ = c.Close()
 		return
@@ -110,9 +118,13 @@ func (l *limitedListener) refuse(c net.Conn) {
 		defer func() { <-l.refusals }()
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+		// Clients keep spare connections: one that asks for nothing gets no answer.
+		if n, _ := c.Read(make([]byte, 4<<10)); n == 0 {
+			return
+		}
 		_, _ = io.WriteString(c, refusal)
-		// Closing while the request is unread would reset the connection and take
-		// the answer with it.
+		// Closing while the rest of the request is unread would reset the connection
+		// and take the answer with it.
 		if t, ok := c.(*net.TCPConn); ok {
 			_ = t.CloseWrite()
 			_, _ = io.CopyN(io.Discard, c, 64<<10)

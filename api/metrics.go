@@ -15,6 +15,9 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inflight prometheus.Gauge
+
+	connections prometheus.Gauge
+	refused     prometheus.Counter
 }
 
 func newMetrics(reg *prometheus.Registry, gates map[class]*gate) (*metrics, error) {
@@ -30,8 +33,14 @@ func newMetrics(reg *prometheus.Registry, gates map[class]*gate) (*metrics, erro
 		inflight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_http_requests_inflight", Help: "Requests being served or waiting for admission.",
 		}),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "sluice_connections", Help: "Open connections.",
+		}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "sluice_connections_refused_total", Help: "Connections above the limit.",
+		}),
 	}
-	all := []prometheus.Collector{m.requests, m.duration, m.inflight}
+	all := []prometheus.Collector{m.requests, m.duration, m.inflight, m.connections, m.refused}
 	for c, g := range gates {
 		labels := prometheus.Labels{"class": string(c)}
 		all = append(all,

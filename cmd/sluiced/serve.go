@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/fluss-sluice/sluice/api"
 	"github.com/fluss-sluice/sluice/internal/durable"
 )
 
@@ -63,7 +62,7 @@ func serve(c config, stdout, stderr io.Writer) (err error) {
 // serve accepts requests until a signal or a failure, then drains.
 func (s *service) serve(c config, log *slog.Logger, h *http.Server, certs *certificates, l net.Listener, signals <-chan os.Signal, stdout io.Writer) error {
 	secure := c.TLS.CertFile != "" // not h.TLSConfig: Serve sets that too
-	limited := api.LimitConnections(l, c.MaxConnections, !secure)
+	limited := s.api.LimitConnections(l, c.MaxConnections, !secure)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
@@ -72,6 +71,14 @@ func (s *service) serve(c config, log *slog.Logger, h *http.Server, certs *certi
 			return fmt.Errorf("broker: %w", err)
 		}
 		return nil
+	})
+	g.Go(func() error {
+		select {
+		case <-s.store.Failed(): // only opening it again tells what it holds
+			return s.store.Err()
+		case <-ctx.Done():
+			return nil
+		}
 	})
 	g.Go(func() error {
 		var err error
