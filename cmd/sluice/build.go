@@ -218,7 +218,7 @@ func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish f
 	if _, err := tabular.Expand(j.Inputs); err != nil {
 		return &badInput{err}
 	}
-	b.job = j
+	b.job, j.MadeDir = j, b.dir.made
 	if err := b.openRejects(false); err != nil {
 		return err
 	}
@@ -256,7 +256,7 @@ func (b *build) resume(ctx context.Context, dir, command string, finish func(con
 	if err := j.checkPlace(); err != nil {
 		return err
 	}
-	b.job, b.resumed = j, true
+	b.job, b.resumed, b.dir.made = j, true, j.MadeDir
 	if cp != nil {
 		if err := json.Unmarshal(cp.Position, &b.position); err != nil {
 			return fmt.Errorf("%s: %w", b.dir.file(checkpointFile), err)

@@ -128,6 +128,9 @@ func describe(err error) failure {
 	}
 	if errors.As(err, &stop) && f.ExitCode != exitUsage {
 		f.ExitCode, f.Hint = exitInterrupted, ""
+		if errors.Is(err, context.Canceled) {
+			f.Message = "interrupted"
+		}
 	}
 	if errors.As(err, &hint) {
 		f.Hint = hint.hint

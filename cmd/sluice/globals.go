@@ -142,7 +142,8 @@ func (g *globals) anonymous() (*client.Client, error) {
 	if g.url == "" {
 		return nil, &usageError{errors.New("no server: name its URL in --url or " + envURL)}
 	}
-	c, err := client.New(client.Config{BaseURL: g.url, UserAgent: userAgent()})
+	// Whoever asks for an identity token repeats its own call, and with it this one.
+	c, err := client.New(client.Config{BaseURL: g.url, UserAgent: userAgent(), Retry: client.Retry{Attempts: 1}})
 	if err != nil {
 		return nil, &usageError{err}
 	}

@@ -43,8 +43,10 @@ type job struct {
 	Version int    `json:"version"`
 	Command string `json:"command"` // build or load
 	// Dir is where the process ran: relative names are relative to it.
-	Dir    string    `json:"dir"`
-	Target v1.Target `json:"target"`
+	Dir string `json:"dir"`
+	// MadeDir says that the work directory is ours to remove.
+	MadeDir bool      `json:"made_dir"`
+	Target  v1.Target `json:"target"`
 	// SubmissionID and Timeout begin the session of a load.
 	SubmissionID string           `json:"submission_id,omitempty"`
 	Timeout      time.Duration    `json:"timeout,omitempty"`
@@ -70,15 +72,15 @@ type jobPosition struct {
 
 // workDir is a locked work directory.
 type workDir struct {
-	path    string
-	created bool
-	lock    *os.File
+	path string
+	made bool // by this job
+	lock *os.File
 }
 
 // openWorkDir makes and locks a work directory.
 func openWorkDir(path string) (*workDir, error) {
 	_, err := os.Stat(path)
-	d := &workDir{path: path, created: errors.Is(err, fs.ErrNotExist)}
+	d := &workDir{path: path, made: errors.Is(err, fs.ErrNotExist)}
 	if err := durable.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
@@ -144,7 +146,7 @@ func (d *workDir) clear() error {
 func (d *workDir) close() {
 	if !d.unfinished() {
 		os.Remove(d.file(lockFile))
-		if d.created {
+		if d.made {
 			os.Remove(d.path)
 		}
 	}

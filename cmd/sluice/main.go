@@ -40,6 +40,9 @@ func run(ctx context.Context, g *globals, args []string) int {
 	}
 	if !g.started {
 		err = &usageError{err}
+		if asksForJSON(args) {
+			g.output = outputJSON // flags behind the fault have not been read
+		}
 	}
 	if ctx.Err() != nil && !isUsage(err) {
 		err = &interrupted{err}
@@ -139,6 +142,19 @@ func buildVersion() versionInfo {
 		}
 	}
 	return v
+}
+
+// asksForJSON finds --output json in a command line that was not understood.
+func asksForJSON(args []string) bool {
+	for i, a := range args {
+		switch a {
+		case "--output=json", "-o=json", "-ojson":
+			return true
+		case "--output", "-o":
+			return i+1 < len(args) && args[i+1] == outputJSON
+		}
+	}
+	return false
 }
 
 func isUsage(err error) bool {

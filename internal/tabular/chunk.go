@@ -89,6 +89,7 @@ type lineError struct {
 }
 
 func (e *lineError) Error() string { return e.err.Error() }
+func (e *lineError) Unwrap() error { return e.err }
 
 func (c *chunker) lineAt(before []byte) int64 {
 	return c.line + int64(countLines(before)) + 1

@@ -154,7 +154,7 @@ func (r *Reader) leaves(m *pqarrow.SchemaManifest) []int {
 
 func (r *Reader) readArrow(id InputID, p Position) (err error) {
 	defer guard(&err)
-	s, sr, err := openArrow(id, r.o.Stdin, &r.read)
+	s, sr, err := openArrow(id, r.o.Stdin, r.done, &r.read)
 	if err != nil {
 		return err
 	}
@@ -174,8 +174,8 @@ func (r *Reader) readArrow(id InputID, p Position) (err error) {
 }
 
 // openArrow opens an Arrow file or stream; the caller closes both results.
-func openArrow(id InputID, stdin io.Reader, read *atomic.Int64) (s *stream, sr *ipc.Reader, err error) {
-	if s, err = openStream(id, stdin, read); err != nil {
+func openArrow(id InputID, stdin io.Reader, done <-chan struct{}, read *atomic.Int64) (s *stream, sr *ipc.Reader, err error) {
+	if s, err = openStream(id, stdin, done, read); err != nil {
 		return nil, nil, err
 	}
 	m, err := newArrowMessages(s)

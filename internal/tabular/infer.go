@@ -46,7 +46,7 @@ func InferTable(ctx context.Context, inputs []string, o InferOptions) (*schema.T
 	var cols []schema.Column
 	switch format {
 	case Parquet, Arrow:
-		as, err := arrowSchemaOf(ids[0], format, o.Stdin)
+		as, err := arrowSchemaOf(ctx, ids[0], format, o.Stdin)
 		if err != nil {
 			return nil, &InputError{File: ids[0].Name, Err: err}
 		}
@@ -89,7 +89,7 @@ func (o *InferOptions) table(cols []schema.Column) (*schema.Table, error) {
 	return &schema.Table{Schema: s, BucketCount: o.Buckets}, nil
 }
 
-func arrowSchemaOf(id InputID, format Format, stdin io.Reader) (as *arrow.Schema, err error) {
+func arrowSchemaOf(ctx context.Context, id InputID, format Format, stdin io.Reader) (as *arrow.Schema, err error) {
 	defer guard(&err)
 	if format == Parquet {
 		f, fr, err := openParquet(id, 1)
@@ -102,7 +102,7 @@ func arrowSchemaOf(id InputID, format Format, stdin io.Reader) (as *arrow.Schema
 		return fr.Schema()
 	}
 	var read atomic.Int64
-	s, sr, err := openArrow(id, stdin, &read)
+	s, sr, err := openArrow(id, stdin, ctx.Done(), &read)
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +132,7 @@ func inferText(ctx context.Context, ids []InputID, o InferOptions,
 	g := &guesses{byKey: map[string]*guess{}}
 	var read atomic.Int64
 	for _, id := range ids {
-		s, err := openStream(id, o.Stdin, &read)
+		s, err := openStream(id, o.Stdin, ctx.Done(), &read)
 		if err != nil {
 			return nil, &InputError{File: id.Name, Err: err}
 		}

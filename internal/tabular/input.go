@@ -175,8 +175,53 @@ func (m meter) Read(p []byte) (int, error) {
 
 const readBuffer = 256 << 10
 
+// abortable is a pipe whose reading ends with done. A system call that waits for
+// the other end cannot be interrupted: its goroutine, alone of all here, is not
+// waited for and ends with the pipe or the process.
+type abortable struct {
+	r    io.Reader
+	done <-chan struct{}
+	buf  []byte // owned by the goroutine between the start of a read and its answer
+	rest []byte // of buf, not handed out yet
+	err  error  // behind rest
+}
+
+type readAnswer struct {
+	n   int
+	err error
+}
+
+func (a *abortable) Read(p []byte) (int, error) {
+	if len(a.rest) == 0 {
+		if a.err != nil {
+			return 0, a.err
+		}
+		if a.buf == nil {
+			a.buf = make([]byte, readBuffer)
+		}
+		answer := make(chan readAnswer, 1)
+		go func() {
+			n, err := a.r.Read(a.buf)
+			answer <- readAnswer{n, err}
+		}()
+		select {
+		case <-a.done:
+			a.buf, a.err = nil, errStopped
+			return 0, errStopped
+		case got := <-answer:
+			a.rest, a.err = a.buf[:got.n], got.err
+		}
+	}
+	n := copy(p, a.rest)
+	if a.rest = a.rest[n:]; n == 0 {
+		return 0, a.err
+	}
+	return n, nil
+}
+
 // openStream opens an input and undoes its compression, which its first bytes tell.
-func openStream(id InputID, stdin io.Reader, read *atomic.Int64) (*stream, error) {
+// done, when it closes, ends a read of a pipe that waits.
+func openStream(id InputID, stdin io.Reader, done <-chan struct{}, read *atomic.Int64) (*stream, error) {
 	s := &stream{}
 	raw := stdin
 	if id.Name != Stdin {
@@ -189,6 +234,9 @@ func openStream(id InputID, stdin io.Reader, read *atomic.Int64) (*stream, error
 	}
 	if raw == nil {
 		return nil, errors.New("there is no standard input")
+	}
+	if id.Size < 0 {
+		raw = &abortable{r: raw, done: done}
 	}
 	b := bufio.NewReaderSize(meter{raw, read}, readBuffer)
 	head, err := b.Peek(4)

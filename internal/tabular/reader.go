@@ -265,7 +265,8 @@ func (r *Reader) Inputs() []InputID { return slices.Clone(r.inputs) }
 // Progress may be called from any goroutine.
 func (r *Reader) Progress() Progress { return Progress{Read: r.read.Load(), Total: r.total} }
 
-// Close ends the reading and waits for its goroutines.
+// Close ends the reading and waits for its goroutines, except for one that waits for
+// the other end of a pipe.
 func (r *Reader) Close() error {
 	r.cancel()
 	for t := range r.queue {

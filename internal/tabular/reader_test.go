@@ -743,7 +743,7 @@ func TestCloseInTheMiddle(t *testing.T) {
 }
 
 func TestNextEndsWithItsContext(t *testing.T) {
-	pr, pw := io.Pipe()
+	pr, pw := io.Pipe() // nobody writes
 	defer pw.Close()
 	r, err := Open([]string{"-"}, Options{Table: citiesTable(t), Format: CSV, Stdin: pr})
 	if err != nil {
@@ -754,8 +754,9 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	if _, err := r.Next(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
-	pw.Close()
-	_ = r.Close()
+	if err := r.Close(); err != nil { // does not wait for the pipe
+		t.Error(err)
+	}
 }
 
 func TestProgressReachesItsTotal(t *testing.T) {

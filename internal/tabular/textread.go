@@ -149,7 +149,7 @@ func lineRecord(b []byte) (int, bool) { return bytes.IndexByte(b, '\n') + 1, fal
 
 // readJSON reads JSON Lines: one object a line.
 func (r *Reader) readJSON(id InputID, p Position) error {
-	s, err := openStream(id, r.o.Stdin, &r.read)
+	s, err := openStream(id, r.o.Stdin, r.done, &r.read)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ type csvFile struct {
 }
 
 func (r *Reader) readCSV(id InputID, p Position) error {
-	s, err := openStream(id, r.o.Stdin, &r.read)
+	s, err := openStream(id, r.o.Stdin, r.done, &r.read)
 	if err != nil {
 		return err
 	}
