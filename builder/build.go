@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
@@ -158,25 +157,23 @@ func (w *BucketWriter) deliver(ctx context.Context, b *Built, logOffset int64) (
 
 // uploadFiles stores every file, several at once.
 func (w *BucketWriter) uploadFiles(ctx context.Context, b *Built) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
+	g := newGroup(ctx)
 	for _, f := range b.Files {
 		select {
 		case w.s.uploads <- struct{}{}:
-		case <-ctx.Done():
-			wg.Wait()
-			return context.Cause(ctx)
+		case <-g.ctx.Done():
+			g.fail(g.ctx.Err())
+			return g.wait()
 		}
-		wg.Go(func() {
+		g.run(func(ctx context.Context) error {
 			defer func() { <-w.s.uploads }()
 			if err := w.uploadFile(ctx, f); err != nil {
-				cancel(fmt.Errorf("upload %s: %w", f.LocalPath, err))
+				return fmt.Errorf("upload %s: %w", f.LocalPath, err)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	return context.Cause(ctx)
+	return g.wait()
 }
 
 func (w *BucketWriter) uploadFile(ctx context.Context, f BuiltFile) error {

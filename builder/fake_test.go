@@ -11,6 +11,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -35,22 +36,25 @@ type fake struct {
 	srv  *httptest.Server
 	root string // remote data directory
 
-	// intercept, when set, may answer a request instead of next, before or after it.
-	intercept func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc)
-
-	mu       sync.Mutex
-	table    v1.Table
-	context  *v1.BuildContext
-	session  v1.Session
-	objects  map[string][]byte
-	puts     []string // keys in the order in which they were stored
-	tokens   map[string]issued
-	identity credential.Secret
-	secrets  []string // everything that must never be written anywhere
-	tokenTTL time.Duration
-	commits  int
-	slow     int // answers of Commit that are still COMMITTING
+	// Everything below belongs to mu: a handler may still run when its answer has
+	// arrived. Tests use the methods at the end of this file.
+	mu        sync.Mutex
+	intercept interceptor
+	table     v1.Table
+	context   *v1.BuildContext
+	session   v1.Session
+	objects   map[string][]byte
+	puts      []string // keys in the order in which they were stored
+	tokens    map[string]issued
+	identity  credential.Secret
+	secrets   []string // everything that must never be written anywhere
+	tokenTTL  time.Duration
+	commits   int
+	slow      int // answers of Commit that are still COMMITTING
 }
+
+// interceptor may answer a request instead of next, or before or after it.
+type interceptor func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc)
 
 type issued struct {
 	scope   string
@@ -133,8 +137,11 @@ func (f *fake) begin(c *builder.Client) *builder.BuildContext {
 }
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if f.intercept != nil {
-		f.intercept(w, r, f.serve)
+	f.mu.Lock()
+	intercept := f.intercept
+	f.mu.Unlock()
+	if intercept != nil {
+		intercept(w, r, f.serve)
 		return
 	}
 	f.serve(w, r)
@@ -420,4 +427,34 @@ func (f *fake) stored() map[string][]byte {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return maps.Clone(f.objects)
+}
+
+// locked runs do with the fake's lock.
+func (f *fake) locked(do func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	do()
+}
+
+func (f *fake) hook(i interceptor)        { f.locked(func() { f.intercept = i }) }
+func (f *fake) set(key string, b []byte)  { f.locked(func() { f.objects[key] = b }) }
+func (f *fake) drop(key string)           { f.locked(func() { delete(f.objects, key) }) }
+func (f *fake) setState(s string)         { f.locked(func() { f.session.State = s }) }
+func (f *fake) answerSlowly(commits int)  { f.locked(func() { f.slow = commits }) }
+func (f *fake) get(key string) (b []byte) { f.locked(func() { b = f.objects[key] }); return b }
+func (f *fake) state() (s string)         { f.locked(func() { s = f.session.State }); return s }
+func (f *fake) commitCount() (n int)      { f.locked(func() { n = f.commits }); return n }
+func (f *fake) secretCount() (n int)      { f.locked(func() { n = len(f.secrets) }); return n }
+func (f *fake) putKeys() (keys []string) {
+	f.locked(func() { keys = slices.Clone(f.puts) })
+	return keys
+}
+
+func (f *fake) scopes() (list []string) {
+	f.locked(func() {
+		for _, t := range f.tokens {
+			list = append(list, t.scope)
+		}
+	})
+	return list
 }

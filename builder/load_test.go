@@ -145,7 +145,7 @@ func TestMetadataIsStoredLastAndSaysWhatIsThere(t *testing.T) {
 				f.context.Plan.LogOffset = rule
 				files := f.load(f.connect(), builder.OpenOptions{}, inputRows(300))
 				last := map[string]string{}
-				for _, k := range f.puts[:len(f.puts)-1] { // the manifest comes last of all
+				for _, k := range f.putKeys()[:len(f.putKeys())-1] { // the manifest comes last of all
 					last[filepath.Dir(k)] = filepath.Base(k)
 				}
 				for dir, name := range last {
@@ -154,7 +154,7 @@ func TestMetadataIsStoredLastAndSaysWhatIsThere(t *testing.T) {
 					}
 				}
 				for _, bf := range files {
-					m, err := snapshot.ParseStrict(f.objects[f.keyOf(bf.Metadata.Path)])
+					m, err := snapshot.ParseStrict(f.get(f.keyOf(bf.Metadata.Path)))
 					must(t, err)
 					if (m.RowCount != nil) != (image == "FULL") || m.RowCount != nil && *m.RowCount != bf.Rows {
 						t.Errorf("row count %v of %d", m.RowCount, bf.Rows)
@@ -182,7 +182,7 @@ func TestACallersLogOffset(t *testing.T) {
 	}
 	bf, err := w.FinishAt(t.Context(), 4711)
 	must(t, err)
-	m, err := snapshot.ParseStrict(f.objects[f.keyOf(bf.Metadata.Path)])
+	m, err := snapshot.ParseStrict(f.get(f.keyOf(bf.Metadata.Path)))
 	must(t, err)
 	if m.LogOffset != 4711 {
 		t.Fatalf("log offset %d", m.LogOffset)
@@ -245,9 +245,9 @@ func TestTwoWorkersShareALoad(t *testing.T) {
 	}
 	f.commitFiles(c, files)
 	f.holds(c, 4000)
-	for _, tok := range f.tokens {
-		if strings.Contains(tok.scope, "bucket") && tok.scope != "bucket:0:write bucket:3:write" && tok.scope != "bucket:1-2:write" {
-			t.Errorf("a worker asked for %q", tok.scope)
+	for _, granted := range f.scopes() {
+		if strings.Contains(granted, "bucket") && granted != "bucket:0:write bucket:3:write" && granted != "bucket:1-2:write" {
+			t.Errorf("a worker asked for %q", granted)
 		}
 	}
 }
@@ -421,13 +421,13 @@ func TestOpenRefuses(t *testing.T) {
 			t.Errorf("%s was taken", name)
 		}
 	}
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if r.URL.Path == "/v1/token" {
 			problem(w, 403, v1.CodeDenied, "policy says no")
 			return
 		}
 		next(w, r)
-	}
+	})
 	if _, err := f.tryOpen(c, builder.OpenOptions{Buckets: []int{0, 1, 3}}); err == nil || !strings.Contains(err.Error(), "policy says no") || !strings.Contains(err.Error(), "buckets 0-1,3") {
 		t.Errorf("a denied worker: %v", err)
 	}
@@ -508,7 +508,7 @@ func TestCloseInterruptsFinish(t *testing.T) {
 	f := newFake(t, fakeTable(t, 1, nil), "")
 	hangs, letGo := make(chan struct{}), make(chan struct{})
 	var first atomic.Bool
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if r.Method == http.MethodPut {
 			if first.CompareAndSwap(false, true) {
 				close(hangs)
@@ -516,7 +516,7 @@ func TestCloseInterruptsFinish(t *testing.T) {
 			<-letGo
 		}
 		next(w, r)
-	}
+	})
 	s, err := f.tryOpen(f.connect(), builder.OpenOptions{})
 	must(t, err)
 	writeAll(t, s, inputRows(10))
@@ -536,13 +536,13 @@ func TestCloseInterruptsFinish(t *testing.T) {
 func TestAnExpiredTokenIsReplaced(t *testing.T) {
 	f := newFake(t, fakeTable(t, 2, nil), "")
 	var seen sync.Map
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if _, again := seen.LoadOrStore(r.Method+r.URL.Path, true); !again && strings.HasPrefix(r.URL.Path, "/v1/objects/") {
 			problem(w, 401, v1.CodeUnauthenticated, "the token has expired")
 			return
 		}
 		next(w, r)
-	}
+	})
 	c := f.connect()
 	f.load(c, builder.OpenOptions{Parallelism: 1}, inputRows(500))
 	f.holds(c, 500)
@@ -570,7 +570,7 @@ func TestCommitWantsExactlyOneResultPerBucket(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if f.commits != 0 || len(f.objects[f.keyOf(f.context.Plan.ManifestPath)]) > 0 {
+	if f.commitCount() != 0 || len(f.get(f.keyOf(f.context.Plan.ManifestPath))) > 0 {
 		t.Error("the broker was asked")
 	}
 	f.commitFiles(c, []builder.BucketFiles{files[2], files[0], files[1]})
@@ -578,9 +578,9 @@ func TestCommitWantsExactlyOneResultPerBucket(t *testing.T) {
 
 func TestCommitIsRepeatedUntilItIsAnswered(t *testing.T) {
 	f := newFake(t, fakeTable(t, 1, nil), "")
-	f.slow = 3
+	f.answerSlowly(3)
 	var tries atomic.Int64
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if !strings.HasSuffix(r.URL.Path, "/commit") {
 			next(w, r)
 			return
@@ -594,7 +594,7 @@ func TestCommitIsRepeatedUntilItIsAnswered(t *testing.T) {
 		default:
 			next(w, r)
 		}
-	}
+	})
 	var waits []string
 	c := f.connect(func(c *builder.Config) {
 		c.Events.CommitWaiting = func(err error) { waits = append(waits, err.Error()) }
@@ -617,13 +617,13 @@ func (d *discard) WriteHeader(int)             {}
 
 func TestCommitGivesUpWithItsBudget(t *testing.T) {
 	f := newFake(t, fakeTable(t, 1, nil), "")
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if strings.HasSuffix(r.URL.Path, "/commit") {
 			problem(w, 503, v1.CodeOverloaded, "never")
 			return
 		}
 		next(w, r)
-	}
+	})
 	var once atomic.Bool
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(time.Hour))
 	defer cancel()
@@ -650,14 +650,14 @@ func TestCommitSurfacesARefusalAtOnce(t *testing.T) {
 	s := f.open(c, builder.OpenOptions{})
 	files, err := s.Finish(t.Context())
 	must(t, err)
-	for k := range f.objects {
+	for k := range f.stored() {
 		if strings.Contains(k, "private-") {
-			f.objects[k] = []byte("other bytes")
+			f.set(k, []byte("other bytes"))
 		}
 	}
 	_, err = c.Commit(t.Context(), f.context, files)
-	if err == nil || !strings.Contains(err.Error(), v1.CodeInvalidManifest) || f.commits != 1 {
-		t.Errorf("%d commits: %v", f.commits, err)
+	if err == nil || !strings.Contains(err.Error(), v1.CodeInvalidManifest) || f.commitCount() != 1 {
+		t.Errorf("%d commits: %v", f.commitCount(), err)
 	}
 }
 
@@ -690,8 +690,8 @@ func TestEventsTellTheWholeStory(t *testing.T) {
 			t.Errorf("phases %v", phases[b])
 		}
 	}
-	if len(uploads) != len(f.puts)-1 { // the manifest is the client's
-		t.Errorf("%d uploads reported of %d", len(uploads), len(f.puts))
+	if len(uploads) != len(f.putKeys())-1 { // the manifest is the client's
+		t.Errorf("%d uploads reported of %d", len(uploads), len(f.putKeys()))
 	}
 }
 

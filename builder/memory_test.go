@@ -54,14 +54,14 @@ func peakOfABuild(tb testing.TB, rows int, budget int64) int64 {
 		tb.Skip("skipped: there is no /proc to read memory from")
 	}
 	f := newFake(tb, fakeTable(tb, 4, nil), "")
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if r.Method != http.MethodPut {
 			next(w, r)
 			return
 		}
 		_, _ = io.Copy(io.Discard, r.Body) // keeping them would be this process's memory
 		w.WriteHeader(http.StatusCreated)
-	}
+	})
 	self, err := os.Executable()
 	must(tb, err)
 	k, err := json.Marshal(child{URL: f.srv.URL, Token: f.identity.Reveal(), WorkDir: tb.TempDir(), Rows: rows, Budget: budget})

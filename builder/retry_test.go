@@ -29,7 +29,7 @@ import (
 // or everything was and only the answer got lost. Later puts succeed.
 func (f *fake) failPut(n int, stored bool) {
 	count := 0
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if r.Method != http.MethodPut {
 			next(w, r)
 			return
@@ -48,7 +48,7 @@ func (f *fake) failPut(n int, stored bool) {
 			_, _ = io.Copy(io.Discard, r.Body)
 			problem(w, 500, v1.CodeInternal, "nothing stored")
 		}
-	}
+	})
 }
 
 // TestEveryPutMayFailInBothWorlds fails each object put of a load once, and finishes
@@ -58,7 +58,7 @@ func TestEveryPutMayFailInBothWorlds(t *testing.T) {
 	clean := newFake(t, fakeTable(t, 2, nil), "")
 	clean.load(clean.connect(), builder.OpenOptions{}, rows)
 	want := clean.stored()
-	for n := 1; n < len(clean.puts); n++ {
+	for n := 1; n < len(clean.putKeys()); n++ {
 		for _, stored := range []bool{false, true} {
 			for _, startOver := range []bool{false, true} {
 				t.Run(fmt.Sprintf("put %d, stored %v, start over %v", n, stored, startOver), func(t *testing.T) {
@@ -95,18 +95,18 @@ func TestAnExistingManifestMustBeEqual(t *testing.T) {
 	must(t, err)
 	key := f.keyOf(f.context.Plan.ManifestPath)
 
-	f.objects[key] = []byte(`{"another":"manifest"}`)
+	f.set(key, []byte(`{"another":"manifest"}`))
 	if _, err := c.Commit(t.Context(), f.context, files); err == nil {
 		t.Error("committed over another manifest")
 	}
-	delete(f.objects, key)
-	f.session.State = "BEGUN"
+	f.drop(key)
+	f.setState("BEGUN")
 	f.commitFiles(c, files)
 
 	// A committer that died after writing it.
-	manifest := f.objects[key]
-	f.session.State = "BEGUN"
-	f.objects[key] = manifest
+	manifest := f.get(key)
+	f.setState("BEGUN")
+	f.set(key, manifest)
 	f.commitFiles(c, files)
 }
 
@@ -123,14 +123,14 @@ func TestOtherBytesUnderOurNamesAreAConflict(t *testing.T) {
 			"a flipped byte": append([]byte{good[0] ^ 1}, good[1:]...), "a truncated object": good[:len(good)-1], "a longer one": append(slices.Clone(good), 0),
 		} {
 			f := newFake(t, fakeTable(t, 1, nil), "")
-			f.objects[key] = bad
+			f.set(key, bad)
 			s := f.open(f.connect(), builder.OpenOptions{})
 			writeAll(t, s, rows)
 			_, err := s.Finish(t.Context())
 			if !errors.Is(err, builder.ErrConflict) || !strings.Contains(err.Error(), filepath.Base(key)) {
 				t.Errorf("%s at %s: %v", what, key, err)
 			}
-			if string(f.objects[key]) != string(bad) {
+			if string(f.get(key)) != string(bad) {
 				t.Errorf("the existing object was changed")
 			}
 		}
@@ -163,17 +163,17 @@ func TestMetadataOfTheSameRowsIsAdopted(t *testing.T) {
 		"other rows": func(f *fake) [][]row.Value { return append(slices.Clone(rows), testRow(7, 9)) },
 		"more rows":  func(f *fake) [][]row.Value { return append(slices.Clone(rows), testRow(3001, 2)) },
 		"a damaged file of the earlier attempt": func(f *fake) [][]row.Value {
-			for k, b := range f.objects {
+			for k, b := range f.stored() {
 				if len(b) > 10_000 {
-					f.objects[k] = append([]byte{b[0] ^ 1}, b[1:]...)
+					f.set(k, append([]byte{b[0] ^ 1}, b[1:]...))
 				}
 			}
 			return rows
 		},
 		"an unreadable _METADATA": func(f *fake) [][]row.Value {
-			for k := range f.objects {
+			for k := range f.stored() {
 				if strings.HasSuffix(k, "_METADATA") {
-					f.objects[k] = []byte("{}")
+					f.set(k, []byte("{}"))
 				}
 			}
 			return rows
@@ -253,13 +253,13 @@ func TestResumeContinuesFromACheckpoint(t *testing.T) {
 func TestResumeOfABuiltBucketOnlyUploads(t *testing.T) {
 	f := newFake(t, fakeTable(t, 1, nil), "")
 	c := f.connect()
-	f.intercept = func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
+	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		if r.Method == http.MethodPut && strings.HasSuffix(r.URL.Path, "_METADATA") {
 			problem(w, 500, v1.CodeInternal, "no")
 			return
 		}
 		next(w, r)
-	}
+	})
 	o := builder.OpenOptions{WorkDir: t.TempDir()}
 	s, err := f.tryOpen(c, o)
 	must(t, err)
@@ -273,8 +273,8 @@ func TestResumeOfABuiltBucketOnlyUploads(t *testing.T) {
 		t.Fatalf("checkpoint %+v", b)
 	}
 	must(t, s.Close())
-	f.intercept = nil
-	puts := len(f.puts)
+	f.hook(nil)
+	puts := len(f.putKeys())
 	var reused int
 	o.Resume = reopened(t, cp)
 	o.Events.Uploaded = func(u builder.Upload) {
@@ -498,8 +498,8 @@ func TestKilledAnywhereTheBuildGoesOn(t *testing.T) {
 				}
 			}
 			must(t, run(""))
-			if f.session.State != "COMMITTED" {
-				t.Fatalf("the load is %s", f.session.State)
+			if f.state() != "COMMITTED" {
+				t.Fatalf("the load is %s", f.state())
 			}
 			if got := f.stored(); !maps.EqualFunc(clean.stored(), got, func(a, b []byte) bool { return string(a) == string(b) }) {
 				t.Errorf("stored %q, want %q", slices.Sorted(maps.Keys(got)), slices.Sorted(maps.Keys(clean.stored())))

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"sync"
 
 	"github.com/apache/arrow-go/v18/arrow"
 
@@ -155,25 +154,23 @@ func (c *Client) snapshots(ctx context.Context, req ScanRequest) ([]*snapshot.Me
 		return nil, err
 	}
 	list := make([]*snapshot.Metadata, len(which))
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	g := newGroup(ctx)
 	slots := make(chan struct{}, parallelMetadata)
-	var wg sync.WaitGroup
 	for i, k := range which {
 		slots <- struct{}{}
-		wg.Go(func() {
+		g.run(func(ctx context.Context) error {
 			defer func() { <-slots }()
 			m, err := c.api.KVSnapshotMetadata(ctx, req.Target, k.bucket, &k.id)
 			if err == nil {
 				list[i], err = snapshot.Parse(m.Metadata)
 			}
 			if err != nil {
-				cancel(fmt.Errorf("bucket %d, snapshot %d: %w", k.bucket, k.id, err))
+				return fmt.Errorf("bucket %d, snapshot %d: %w", k.bucket, k.id, err)
 			}
+			return nil
 		})
 	}
-	wg.Wait()
-	return list, context.Cause(ctx)
+	return list, g.wait()
 }
 
 type bucketSnapshot struct {

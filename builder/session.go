@@ -325,20 +325,14 @@ func (s *Session) Skipped() int64 { return s.skipped.Load() }
 // be repeated after an error, and then goes on where it stopped.
 func (s *Session) Finish(ctx context.Context) ([]BucketFiles, error) {
 	files := make([]BucketFiles, len(s.open))
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	var wg sync.WaitGroup
+	g := newGroup(ctx)
 	for i, w := range s.open {
-		wg.Go(func() {
-			f, err := w.finishOnce(ctx)
-			if err != nil {
-				cancel(err) // the first error ends the others
-			}
-			files[i] = f
+		g.run(func(ctx context.Context) (err error) {
+			files[i], err = w.finishOnce(ctx)
+			return err
 		})
 	}
-	wg.Wait()
-	if err := context.Cause(ctx); err != nil {
+	if err := g.wait(); err != nil {
 		return nil, err
 	}
 	return files, nil

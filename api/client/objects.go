@@ -295,12 +295,11 @@ func (o *Objects) roundTrip(ctx context.Context, req *http.Request) (res *http.R
 		return nil, false, err
 	}
 	res, err = o.c.send(req)
-	var e *Error
-	if errors.As(err, &e) {
+	// Not errors.As: when ctx has ended, err may wrap its cause, and that may be the
+	// Error of another request.
+	if e, ok := err.(*Error); ok {
 		e.kind = objectKind(e)
-	}
-	if dropRefused(o.ts, used, err) {
-		e.dropped = true
+		e.dropped = dropRefused(o.ts, used, e)
 	}
 	return res, true, err
 }
