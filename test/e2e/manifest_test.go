@@ -245,9 +245,9 @@ func TestFilesOfAnotherBucketAreRefusedByTheirKeys(t *testing.T) {
 			files[i].Metadata.Length, files[i].Metadata.SHA256 = int64(len(b)), hex.EncodeToString(sum[:])
 		}
 	}
-	_, err = w.commitRaw(bc, manifestOf(bc, files))
+	committed, err := w.commitRaw(bc, manifestOf(bc, files))
 	if err == nil {
-		t.Fatal("rows of bucket 0 were published as bucket 1")
+		t.Fatalf("rows of bucket 0 were published as bucket 1: %+v", committed.Stats)
 	}
 	if e := asError(t, err); !strings.Contains(e.Error(), "bucket") {
 		t.Errorf("the refusal does not speak of the bucket: %v", err)
