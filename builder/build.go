@@ -88,9 +88,7 @@ func (w *BucketWriter) writeDirectory(ctx context.Context) (*Built, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("work directory: %w", err)
 	}
-	out, err := rocks.NewWriter(dir, rocks.WriterOptions{
-		Compression: w.s.o.Compression, Parallelism: min(w.s.o.Parallelism, parallelTables),
-	})
+	out, err := rocks.NewWriter(dir, rocks.WriterOptions{Compression: w.s.o.Compression, Parallelism: w.s.tables})
 	if err != nil {
 		return nil, err
 	}
@@ -103,10 +101,6 @@ func (w *BucketWriter) writeDirectory(ctx context.Context) (*Built, error) {
 	}
 	return builtFrom(res), nil
 }
-
-// parallelTables bounds the tables written at once: each takes memory outside the
-// budget.
-const parallelTables = 4
 
 func (w *BucketWriter) mergeInto(ctx context.Context, out *rocks.Writer) (rocks.Result, error) {
 	if s := w.sorter.Load(); s != nil {

@@ -88,7 +88,8 @@ func (e *EndedError) Error() string {
 }
 
 // Begin begins a load, or returns the context of the one this submission id began
-// before. A session past building is an *EndedError.
+// before. A session past building is an *EndedError. The request is sent once:
+// after an error whose outcome is unknown, begin again with the same submission id.
 func (c *Client) Begin(ctx context.Context, req BeginRequest) (*BuildContext, error) {
 	if req.BuildTimeout < 0 || req.BuildTimeout > 0 && req.BuildTimeout < time.Millisecond {
 		return nil, fmt.Errorf("begin %s: build timeout %s is shorter than a millisecond", req.Target, req.BuildTimeout)
@@ -96,7 +97,7 @@ func (c *Client) Begin(ctx context.Context, req BeginRequest) (*BuildContext, er
 	if req.SubmissionID == "" {
 		return nil, fmt.Errorf("begin %s: the submission id is empty", req.Target)
 	}
-	res, err := c.api.Begin(ctx, v1.BeginRequest{
+	res, err := c.once.Begin(ctx, v1.BeginRequest{
 		Target: req.Target, SubmissionID: req.SubmissionID, BuildTimeoutMS: req.BuildTimeout.Milliseconds(),
 	})
 	if err != nil {

@@ -57,7 +57,8 @@ type ScanRequest struct {
 }
 
 // ScanSource is what a scan reads from: the snapshots, the objects they name, and
-// the schemas their rows may have been written with.
+// the schemas their rows may have been written with. SnapshotScan makes one; other
+// programs of this module may have objects of their own.
 type ScanSource struct {
 	Objects objstore.Reader
 	Key     func(uri string) (string, error) // object key of an absolute URI

@@ -54,6 +54,16 @@ func (e *ForeignBucketError) Error() string {
 // Is makes errors.Is(err, ErrForeignBucket) hold.
 func (e *ForeignBucketError) Is(target error) bool { return target == ErrForeignBucket }
 
+// Compression is the codec of the files that are built.
+type Compression = rocks.Compression
+
+// The codecs. Zstd makes the smallest files at a multiple of the CPU time.
+const (
+	Snappy = rocks.Snappy
+	None   = rocks.None
+	Zstd   = rocks.Zstd
+)
+
 // OpenOptions tune a session. The zero value builds every bucket.
 type OpenOptions struct {
 	// Buckets are the buckets this worker builds; empty means all, or those of Resume.
@@ -69,7 +79,8 @@ type OpenOptions struct {
 	Memory int64
 	// Parallelism is the number of cores to use; 0 means GOMAXPROCS.
 	Parallelism int
-	Compression rocks.Compression
+	// Compression of the files; the zero value is Snappy.
+	Compression Compression
 	// Events replace the client's when any of them is set.
 	Events Events
 	// Resume continues from a checkpoint of the same load; WorkDir is the same one.
@@ -93,6 +104,7 @@ type Session struct {
 	open    []*BucketWriter // ascending
 	numbers []int           // of open
 	builds  chan struct{}   // one token per bucket being merged
+	tables  int             // tables that one of them writes at once
 	uploads chan struct{}   // one token per object being stored
 	rows    sync.Pool       // of *rowEncoder
 	batches sync.Pool       // of *batchEncoder
@@ -103,8 +115,14 @@ type Session struct {
 	checkpointed bool // a checkpoint names our directories
 }
 
-// parallelUploads bounds the objects stored at once.
-const parallelUploads = 4
+// Bounds of what runs at once, whatever the number of cores: a table being written
+// takes some 7 MiB outside the memory budget, and all of them together must stay
+// well below 128 MiB.
+const (
+	parallelBuilds  = 6  // buckets being merged
+	parallelTables  = 12 // tables being written, all buckets together
+	parallelUploads = 4  // objects being stored
+)
 
 // Open checks the build context, gets a grant for its buckets and prepares the
 // work directory. ctx covers the opening only. Close the session.
@@ -193,9 +211,10 @@ func newSession(l *load, o OpenOptions) *Session {
 	s := &Session{
 		load: l, o: o, numbers: o.Buckets, notify: newNotifier(o.Events),
 		writers: make([]*BucketWriter, len(l.bc.SnapshotIDs)),
-		builds:  make(chan struct{}, min(o.Parallelism, len(o.Buckets))),
 		uploads: make(chan struct{}, parallelUploads),
 	}
+	builds := min(o.Parallelism, len(o.Buckets), parallelBuilds)
+	s.builds, s.tables = make(chan struct{}, builds), min(o.Parallelism, parallelTables/builds)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.rows.New = func() any { return l.newRowEncoder() }
 	for _, b := range o.Buckets {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/fluss-sluice/sluice/internal/durable"
 )
 
 // Kinds of failure, for errors.Is. See also ErrCorrupt.
@@ -102,7 +104,8 @@ type Sorter struct {
 	stats    Progress
 }
 
-// New starts an empty sorter.
+// New starts an empty sorter. Runs that lie in the directory are removed: they are
+// leftovers of a crash, or Resume would have been given them.
 func New(c Config) (*Sorter, error) { return Resume(c, nil) }
 
 // Resume starts a sorter that holds sealed runs, given as Seal listed them. Other
@@ -492,18 +495,18 @@ func (s *Sorter) syncRuns() error {
 		if r.synced {
 			continue
 		}
-		if err := syncPath(filepath.Join(s.dir, r.Name)); err != nil {
+		if err := syncFile(filepath.Join(s.dir, r.Name)); err != nil {
 			return fmt.Errorf("make sort run %s durable: %w", r.Name, noSpace(err))
 		}
 		r.synced = true
 	}
-	if err := syncPath(s.dir); err != nil {
+	if err := durable.SyncDir(s.dir); err != nil {
 		return fmt.Errorf("make sort directory durable: %w", err)
 	}
 	return nil
 }
 
-func syncPath(path string) error {
+func syncFile(path string) error {
 	f, err := os.Open(path)
 	if err != nil {
 		return err
