@@ -12,8 +12,8 @@
 //	Commit    policy → freeze (store) → validate → fence decided (driver) →
 //	          decided (store) → publish (driver) → committed (store)
 //	Abort     policy → recorded (store) → fence given back (driver) → aborted (store);
-//	          once a manifest is frozen the fence goes first, because it alone knows
-//	          whether the commit had been decided
+//	          when the fence says that the commit had been decided, the session goes
+//	          forward all the same: the fence outranks the record
 //
 // Every arrow may be the last thing a process did: the next broker finds the
 // record and goes on through the same code (Run at start, then the sweeper, and
