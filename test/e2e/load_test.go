@@ -264,7 +264,7 @@ func TestCtrlCLeavesABuildThatResumes(t *testing.T) {
 	}
 	var stderr bytes.Buffer
 	global := []string{"--url", w.URL, "--dev-subject", "worker-a"}
-	cmd := exec.Command(bins.Sluice, append(global, args("0-1", "--format", "json", "-")...)...)
+	cmd := exec.CommandContext(t.Context(), bins.Sluice, append(global, args("0-1", "--format", "json", "-")...)...)
 	cmd.Stdin, cmd.Stderr = r, &stderr
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -303,7 +303,7 @@ func TestCtrlCLeavesABuildThatResumes(t *testing.T) {
 	}
 	// Standard input cannot be read again from where it stood: the same lines are
 	// piped from the beginning, and the worker passes over what it has.
-	cmd = exec.Command(bins.Sluice, append(global, args("0-1", "--format", "json", "--resume", "-")...)...)
+	cmd = exec.CommandContext(t.Context(), bins.Sluice, append(global, "build", "--resume", "--work-dir", file("work-0-1"))...)
 	cmd.Stdin = strings.NewReader(text.String())
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("resume: %v\n%s", err, b)
