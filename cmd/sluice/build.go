@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -68,21 +69,29 @@ func (f *buildFlags) job(g *globals, command string, inputs []string) (*job, err
 	return j, nil
 }
 
-// resumeOnly refuses what a resumed run takes from the first one.
-func (f *buildFlags) resumeOnly(fs *pflag.FlagSet, args []string) error {
-	bad := ""
-	if len(args) > 0 {
-		bad = args[0]
-	}
+// given lists the flags of a command line that belong to the job.
+func given(fs *pflag.FlagSet) map[string]string {
+	out := map[string]string{}
 	fs.Visit(func(fl *pflag.Flag) {
 		switch fl.Name {
 		case "resume", "work-dir", "url", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
 		default:
-			bad = "--" + fl.Name
+			out[fl.Name] = fl.Value.String()
 		}
 	})
-	if bad != "" {
-		return &usageError{fmt.Errorf("%s does not go with --resume: inputs and options are those of the first run", bad)}
+	return out
+}
+
+// repeats refuses to resume with other inputs or options than the first run's. They
+// need not be repeated.
+func (j *job) repeats(flags map[string]string, args []string) error {
+	if len(args) > 0 && !slices.Equal(args, j.Args) {
+		return &usageError{fmt.Errorf("the first run was given %q: resume it with the same, or with --resume alone", j.Args)}
+	}
+	for name, value := range flags {
+		if was, ok := j.Flags[name]; !ok || was != value {
+			return &usageError{fmt.Errorf("--%s %s differs from the first run: resume it with the same options, or with --resume alone", name, value)}
+		}
 	}
 	return nil
 }
@@ -113,10 +122,7 @@ Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" 
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		b := &build{g: g}
 		if f.resume {
-			if err := f.resumeOnly(fs, args); err != nil {
-				return err
-			}
-			return b.resume(cmd.Context(), f.workDir, "build", b.finishBuild)
+			return b.resume(cmd.Context(), f.workDir, "build", fs, args, b.finishBuild)
 		}
 		j, err := f.job(g, "build", args)
 		if err != nil {
@@ -125,7 +131,7 @@ Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" 
 		if j.Buckets, err = parseBuckets(buckets); err != nil {
 			return err
 		}
-		j.Result = result
+		j.Result, j.Args, j.Flags = result, args, given(fs)
 		return b.begin(cmd.Context(), f.workDir, j, func(ctx context.Context) error {
 			j.Context, err = g.contextOf(ctx, b.client, file, session)
 			if err == nil {
@@ -160,10 +166,7 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		b := &build{g: g}
 		if f.resume {
-			if err := f.resumeOnly(fs, args); err != nil {
-				return err
-			}
-			return b.resume(cmd.Context(), f.workDir, "load", b.finishLoad)
+			return b.resume(cmd.Context(), f.workDir, "load", fs, args, b.finishLoad)
 		}
 		if len(args) == 0 {
 			return &usageError{errors.New("load what? name a target and its input files")}
@@ -176,7 +179,7 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 		if err != nil {
 			return err
 		}
-		j.Target, j.SubmissionID, j.Timeout = target, submission, timeout
+		j.Target, j.SubmissionID, j.Timeout, j.Args, j.Flags = target, submission, timeout, args, given(fs)
 		if submission == "" {
 			j.SubmissionID = uuid.NewString()
 		}
@@ -241,13 +244,16 @@ func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish f
 }
 
 // resume goes on with a job.
-func (b *build) resume(ctx context.Context, dir, command string, finish func(context.Context) error) (err error) {
+func (b *build) resume(ctx context.Context, dir, command string, fs *pflag.FlagSet, args []string, finish func(context.Context) error) (err error) {
 	if err := b.open(dir); err != nil {
 		return err
 	}
 	defer b.dir.close()
 	j, cp, err := b.dir.load()
 	if err != nil {
+		return err
+	}
+	if err := j.repeats(given(fs), args); err != nil {
 		return err
 	}
 	if j.Command != command {

@@ -343,10 +343,11 @@ func TestInterruptedLoadResumes(t *testing.T) {
 	}
 	s.ctx = t.Context()
 	s.fails(exitUsage, "holds an unfinished job", "load", table, "--work-dir", "work", "p.csv")
-	s.fails(exitUsage, "does not go with --resume", "load", "--resume", "--work-dir", "work", "--memory", "1GiB")
+	s.fails(exitUsage, "--memory 1GiB differs from the first run", "load", "--resume", "--work-dir", "work", "--memory", "1GiB")
+	s.fails(exitUsage, "the first run was given", "load", "--resume", "--work-dir", "work", table, "p.csv")
 	s.fails(exitUsage, "resume it with that", "build", "--resume", "--work-dir", "work")
 	s.stdin = strings.NewReader(text)
-	s.ok("load", "--resume", "--work-dir", "work")
+	s.ok("load", table, "--format", "csv", "--work-dir", "work", "--resume", "-") // the same, and --resume
 	if got := strings.Count(s.ok("scan", table, "--format", "csv"), "\n"); got != 60_001 {
 		t.Errorf("%d lines", got)
 	}

@@ -42,6 +42,9 @@ const jobVersion = 1
 type job struct {
 	Version int    `json:"version"`
 	Command string `json:"command"` // build or load
+	// Args and Flags are the command line: a resumed one may repeat it.
+	Args  []string          `json:"args"`
+	Flags map[string]string `json:"flags"`
 	// Dir is where the process ran: relative names are relative to it.
 	Dir string `json:"dir"`
 	// MadeDir says that the work directory is ours to remove.

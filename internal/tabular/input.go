@@ -199,9 +199,9 @@ func (a *abortable) Read(p []byte) (int, error) {
 		if a.buf == nil {
 			a.buf = make([]byte, readBuffer)
 		}
-		answer := make(chan readAnswer, 1)
+		buf, answer := a.buf, make(chan readAnswer, 1)
 		go func() {
-			n, err := a.r.Read(a.buf)
+			n, err := a.r.Read(buf)
 			answer <- readAnswer{n, err}
 		}()
 		select {
@@ -209,7 +209,7 @@ func (a *abortable) Read(p []byte) (int, error) {
 			a.buf, a.err = nil, errStopped
 			return 0, errStopped
 		case got := <-answer:
-			a.rest, a.err = a.buf[:got.n], got.err
+			a.rest, a.err = buf[:got.n], got.err
 		}
 	}
 	n := copy(p, a.rest)
