@@ -107,7 +107,7 @@ func (m casts) column(t schema.Type, at arrow.DataType) (column, error) {
 }
 
 func noCast(t schema.Type, at arrow.DataType) error {
-	err := fmt.Errorf("Arrow type %s does not widen to %s", at, t)
+	err := fmt.Errorf("column of Arrow type %s does not widen to %s", at, t)
 	ts, isTimestamp := at.(*arrow.TimestampType)
 	switch {
 	case isTimestamp && t.Kind == schema.Timestamp:

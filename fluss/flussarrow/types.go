@@ -225,7 +225,7 @@ func inferType(dt arrow.DataType) (schema.Type, error) {
 	case *arrow.StructType, *arrow.MapType, arrow.ListLikeType:
 		return inferNested(dt)
 	default:
-		return t, fmt.Errorf("Arrow type %s has no Fluss type", dt)
+		return t, fmt.Errorf("no Fluss type for Arrow type %s", dt)
 	}
 	return t, nil
 }
@@ -237,7 +237,7 @@ func inferDecimal(dt arrow.DecimalType) (schema.Type, error) {
 	}
 	p = max(p, s)
 	if p > maxPrecision {
-		return schema.Type{}, fmt.Errorf("Arrow type %s has more than %d digits", dt, maxPrecision)
+		return schema.Type{}, fmt.Errorf("a decimal of Arrow type %s has more than %d digits", dt, maxPrecision)
 	}
 	return schema.Type{Kind: schema.Decimal, Nullable: true, Precision: p, Scale: s}, nil
 }

@@ -262,14 +262,13 @@ func readTrailer(f io.ReaderAt, path string, size int64) (*runFile, error) {
 
 // runReader reads a run's blocks in order.
 type runReader struct {
-	f       *os.File
-	path    string
-	run     *runFile
-	buf     []byte
-	head    [blockHeadSize]byte
-	off     int64
-	sums    uint32
-	records int64
+	f    *os.File
+	path string
+	run  *runFile
+	buf  []byte
+	head [blockHeadSize]byte
+	off  int64
+	sums uint32
 }
 
 func (r *runFile) open(dir string) (*runReader, error) {

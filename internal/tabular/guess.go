@@ -84,7 +84,7 @@ func (g *guess) timestamp(b []byte, f form) {
 // leading zeros or a whole number beyond 64 bits, make a column text.
 func (g *guess) number(b []byte) {
 	digits := bytes.TrimPrefix(b, []byte{'-'})
-	whole := bytes.IndexAny(digits, ".eE") < 0
+	whole := !bytes.ContainsAny(digits, ".eE")
 	canonical := len(digits) > 0 && isDigit(digits[0]) && (digits[0] != '0' || len(digits) == 1 || !isDigit(digits[1]))
 	if !canonical {
 		g.ruledOut |= formInt | formDouble
@@ -174,7 +174,7 @@ func (g *guess) json(p *jsonParser, depth int) error {
 		switch _, err := parseInt(n, 1<<63-1); {
 		case err == nil:
 			g.kinds |= jsonInt
-		case bytes.IndexAny(n, ".eE") < 0:
+		case !bytes.ContainsAny(n, ".eE"):
 			g.kinds |= jsonBig
 		default:
 			g.kinds |= jsonNumber
