@@ -37,7 +37,8 @@ type globals struct {
 	output            string   // --output: "table" or "json"
 	quiet             bool     // --quiet: no progress
 
-	started bool // the command line was understood
+	started bool      // the command line was understood
+	shown   *progress // what stands on the terminal now, nil for nothing
 }
 
 // The values of --output.
@@ -93,7 +94,11 @@ func (g *globals) printJSON(v any) error {
 
 // remark prints a line for people on the error stream.
 func (g *globals) remark(format string, args ...any) {
-	if !g.quiet && !g.json() {
+	switch {
+	case g.quiet || g.json():
+	case g.shown != nil:
+		g.shown.above(fmt.Sprintf(format, args...))
+	default:
 		fmt.Fprintf(g.stderr, format+"\n", args...)
 	}
 }

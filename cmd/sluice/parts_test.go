@@ -36,8 +36,10 @@ func TestProgressOnATerminalRedrawsOneLine(t *testing.T) {
 	p.phase("reading", func(s *status) { s.rows += 1000 })
 	p.show()
 	p.show()
+	p.above("remark")
+	p.show()
 	p.close()
-	if want := "\r\x1b[Kreading  1,\r\x1b[Kreading  2,\r\x1b[K"; out.String() != want {
+	if want := "\r\x1b[Kreading  1,\r\x1b[Kreading  2,\r\x1b[Kremark\n\r\x1b[Kreading  3,\r\x1b[K"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
 }

@@ -48,6 +48,7 @@ func (g *globals) newProgress(what string) *progress {
 	if g.quiet || g.json() {
 		return p
 	}
+	g.shown = p
 	pace := plainPace
 	if p.width() > 0 {
 		pace = terminalPace
@@ -102,6 +103,21 @@ func (p *progress) show() {
 	p.drawn = true
 }
 
+// above prints a line where the progress line stands, which moves down.
+func (p *progress) above(text string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.clearLocked()
+	fmt.Fprintln(p.w, text)
+}
+
+func (p *progress) clearLocked() {
+	if p.drawn {
+		fmt.Fprint(p.w, "\r\x1b[K")
+		p.drawn = false
+	}
+}
+
 // close ends the display and clears the terminal's line.
 func (p *progress) close() {
 	select {
@@ -113,10 +129,7 @@ func (p *progress) close() {
 	p.done.Wait()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.drawn {
-		fmt.Fprint(p.w, "\r\x1b[K")
-		p.drawn = false
-	}
+	p.clearLocked()
 }
 
 // line prints a status after a time.
