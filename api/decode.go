@@ -115,7 +115,7 @@ func strictJSON(body []byte, into any) error {
 	}
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
-	if err := checkValue(d, reflect.TypeOf(into).Elem(), "", 0); err != nil {
+	if err := checkValue(d, reflect.TypeOf(into).Elem(), nil); err != nil {
 		return jsonError(err)
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
@@ -153,10 +153,44 @@ func jsonKind(t reflect.Type) string {
 	return "a number of type " + t.Kind().String()
 }
 
+// place is where in a document a value stands. It is spelled out for an error only:
+// names are as long as the client likes, and there are as many values.
+type place struct {
+	in    *place // nil at the top
+	name  string // of a field
+	index int    // in a list; negative for a field
+	depth int
+}
+
+func (p *place) field(name string) *place {
+	return &place{in: p, name: name, index: -1, depth: p.level() + 1}
+}
+
+func (p *place) item(i int) *place { return &place{in: p, index: i, depth: p.level() + 1} }
+
+func (p *place) level() int {
+	if p == nil {
+		return 0
+	}
+	return p.depth
+}
+
+func (p *place) String() string {
+	switch {
+	case p == nil:
+		return ""
+	case p.index >= 0:
+		return fmt.Sprintf("%s[%d]", p.in, p.index)
+	case p.in == nil:
+		return p.name
+	}
+	return p.in.String() + "." + p.name
+}
+
 // checkValue walks one value beside its type. encoding/json would take fields in
 // any case and the last of two; both let two readers of one document disagree.
-func checkValue(d *json.Decoder, t reflect.Type, at string, depth int) error {
-	if depth > maxDepth {
+func checkValue(d *json.Decoder, t reflect.Type, at *place) error {
+	if at.level() > maxDepth {
 		return fmt.Errorf("nested deeper than %d levels", maxDepth)
 	}
 	tok, err := d.Token()
@@ -165,14 +199,14 @@ func checkValue(d *json.Decoder, t reflect.Type, at string, depth int) error {
 	}
 	switch tok {
 	case json.Delim('{'):
-		return checkObject(d, t, at, depth)
+		return checkObject(d, t, at)
 	case json.Delim('['):
 		elem := anyType
 		if t = indirect(t); t.Kind() == reflect.Slice && !opaque(t) {
 			elem = t.Elem()
 		}
 		for i := 0; d.More(); i++ {
-			if err := checkValue(d, elem, fmt.Sprintf("%s[%d]", at, i), depth+1); err != nil {
+			if err := checkValue(d, elem, at.item(i)); err != nil {
 				return err
 			}
 		}
@@ -182,7 +216,7 @@ func checkValue(d *json.Decoder, t reflect.Type, at string, depth int) error {
 	return nil
 }
 
-func checkObject(d *json.Decoder, t reflect.Type, at string, depth int) error {
+func checkObject(d *json.Decoder, t reflect.Type, at *place) error {
 	t = indirect(t)
 	var fields map[string]reflect.Type
 	if t.Kind() == reflect.Struct && !opaque(t) {
@@ -198,18 +232,18 @@ func checkObject(d *json.Decoder, t reflect.Type, at string, depth int) error {
 		if !ok {
 			return errors.New("object key is not a string")
 		}
-		path := strings.TrimPrefix(at+"."+name, ".")
+		member := at.field(name)
 		if seen[name] {
-			return fmt.Errorf("field %q appears twice", clip(path))
+			return fmt.Errorf("field %q appears twice", clip(member.String()))
 		}
 		seen[name] = true
 		elem := anyType
 		if fields != nil {
 			if elem = fields[name]; elem == nil {
-				return fmt.Errorf("unknown field %q", clip(path))
+				return fmt.Errorf("unknown field %q", clip(member.String()))
 			}
 		}
-		if err := checkValue(d, elem, path, depth+1); err != nil {
+		if err := checkValue(d, elem, member); err != nil {
 			return err
 		}
 	}
