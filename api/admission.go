@@ -80,14 +80,18 @@ func (s *Server) deadlines(w http.ResponseWriter, r *http.Request, c class) (con
 	if c == classCommit {
 		limit = s.limits.CommitTimeout
 	}
-	now := time.Now() // connections know the machine's clock only
-	if r.ContentLength != 0 {
-		// Lifted by readBody. It also bounds what net/http drains of a body that
-		// the endpoint refused.
-		_ = rc.SetReadDeadline(now.Add(s.limits.ReadTimeout))
-	}
-	_ = rc.SetWriteDeadline(now.Add(limit + s.limits.ReadTimeout))
+	_ = rc.SetWriteDeadline(time.Now().Add(limit + s.limits.ReadTimeout)) // connections know the machine's clock only
 	return context.WithTimeout(r.Context(), limit)
+}
+
+// boundBody bounds how long a body may take to arrive that nobody wants: net/http
+// reads what is left of it before it sends an answer, and a client that was refused
+// could hold its connection for ever by sending nothing. Whoever reads the body
+// (readBody, guardedBody) sets a deadline of its own and lifts it.
+func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
+	if r.ContentLength != 0 {
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits.ReadTimeout))
+	}
 }
 
 // stallGuard moves a connection's deadlines ahead of every read and write, so that

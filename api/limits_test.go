@@ -126,6 +126,53 @@ func TestASlowBodyIsCutOff(t *testing.T) {
 	}
 }
 
+// net/http waits for the rest of a body before it answers. Who is refused must not
+// hold a connection that way.
+func TestARefusedBodyIsNotWaitedForForEver(t *testing.T) {
+	w := newWorld(t, func(c *Config) {
+		c.Limits = Limits{
+			ReadTimeout: 50 * time.Millisecond, MaxConcurrentCommits: 1, MaxQueueCommits: 1, QueueTimeout: 10 * time.Millisecond,
+		}
+	})
+	w.server.admission[classCommit].slots <- struct{}{} // full
+	for name, row := range map[string]struct {
+		request string
+		status  int
+	}{
+		"an object without a token":           {"PUT /v1/objects/x HTTP/1.1\r\nContent-Length: 1000", 401},
+		"an object without a token, chunked":  {"PUT /v1/objects/x HTTP/1.1\r\nTransfer-Encoding: chunked", 401},
+		"an object that is read with a body":  {"GET /v1/objects/x HTTP/1.1\r\nContent-Length: 1000", 401},
+		"an object path that is not one":      {"PUT /v1/objects/../x HTTP/1.1\r\nContent-Length: 1000", 401},
+		"a full house":                        {"POST /v1/sessions/x/commit HTTP/1.1\r\nContent-Length: 1000", 503},
+		"no such endpoint":                    {"POST /nope HTTP/1.1\r\nContent-Length: 1000", 404},
+		"no such method":                      {"PUT /v1/token HTTP/1.1\r\nContent-Length: 1000", 405},
+		"a system endpoint":                   {"GET /livez HTTP/1.1\r\nContent-Length: 1000", 200},
+		"a session without a token":           {"POST /v1/sessions HTTP/1.1\r\nContent-Length: 1000", 401},
+		"a method that HTTP does not know":    {"BREW /v1/objects/x HTTP/1.1\r\nContent-Length: 1000", 405},
+		"an object with a token of no issuer": {"PUT /v1/objects/x HTTP/1.1\r\nAuthorization: Bearer a.b.c\r\nContent-Length: 1000", 401},
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second)) // without an answer the test must end too
+		fmt.Fprintf(c, "%s\r\nHost: x\r\n\r\n", row.request)
+		in := bufio.NewReader(c)
+		res, err := http.ReadResponse(in, nil)
+		if err != nil {
+			t.Errorf("%s: no answer: %v", name, err)
+			continue
+		}
+		if res.StatusCode != row.status {
+			t.Errorf("%s: status %d, want %d", name, res.StatusCode, row.status)
+		}
+		if _, err := io.Copy(io.Discard, in); err != nil {
+			t.Errorf("%s: the connection stays open: %v", name, err)
+		}
+		c.Close()
+	}
+}
+
 func TestARequestThatTakesTooLongIsAnswered(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Limits = Limits{RequestTimeout: 20 * time.Millisecond} })
 	w.rules.set(func(ctx context.Context, _ policy.Input) (policy.Decision, error) {

@@ -122,6 +122,7 @@ func (s *Server) wrap(c class, fail Fail, h endpoint) http.HandlerFunc {
 		if rc := chi.RouteContext(r.Context()); rc != nil {
 			ev.route = rc.RoutePattern()
 		}
+		s.boundBody(w, r)
 		if g := s.admission[c]; g != nil {
 			done, err := s.admit(r.Context(), c, g)
 			if err != nil {
