@@ -408,9 +408,10 @@ func TestWellKnownDocuments(t *testing.T) {
 
 func TestDevelopmentTokensAreForThisMachineOnly(t *testing.T) {
 	w := newWorld(t)
+	host := "127.0.0.1:8470"
 	ask := func(remote, body string) *httptest.ResponseRecorder {
 		r := httptest.NewRequest("POST", "/dev/token", strings.NewReader(body))
-		r.RemoteAddr = remote
+		r.RemoteAddr, r.Host = remote, host
 		r.Header.Set("Content-Type", "application/json")
 		rec := httptest.NewRecorder()
 		w.server.Handler().ServeHTTP(rec, r)
@@ -430,6 +431,16 @@ func TestDevelopmentTokensAreForThisMachineOnly(t *testing.T) {
 	for _, body := range []string{`{}`, `{"subject":"a","ttl_seconds":-1}`, `{"subject":"a\nb"}`, `{"subject":"a","ttl":1}`} {
 		if rec := ask("127.0.0.1:5", body); rec.Code != 400 {
 			t.Errorf("%s: %d", body, rec.Code)
+		}
+	}
+	for _, host = range []string{"evil.example", "evil.example:8470", "localhost.evil.example", "10.0.0.1:8470", ""} {
+		if rec := ask("127.0.0.1:5", `{"subject":"a"}`); rec.Code != 404 {
+			t.Errorf("called %q: %d", host, rec.Code)
+		}
+	}
+	for _, host = range []string{"localhost", "LOCALHOST:1", "[::1]", "[::1]:8470", "127.0.0.2"} {
+		if rec := ask("127.0.0.1:5", `{"subject":"a"}`); rec.Code != 200 {
+			t.Errorf("called %q: %d", host, rec.Code)
 		}
 	}
 	without := newWorld(t, func(c *Config) { c.Dev = nil })

@@ -188,8 +188,10 @@ func (s *Server) tokenParameter(w http.ResponseWriter, r *http.Request) (credent
 }
 
 // devToken hands out development identity tokens, to callers on this machine only.
+// The Host is checked for browsers on it: a page whose name suddenly resolves to
+// loopback (DNS rebinding) is of the same origin as we are, but cannot change the name.
 func (s *Server) devToken(w http.ResponseWriter, r *http.Request) error {
-	if ip := net.ParseIP(eventOf(r.Context()).address); ip == nil || !ip.IsLoopback() {
+	if !loopbackHost(eventOf(r.Context()).address) || !loopbackHost(hostOf(r)) {
 		return &httpError{status: http.StatusNotFound, code: v1.CodeNotFound, detail: "there is no such endpoint"}
 	}
 	var req v1.DevTokenRequest
@@ -205,4 +207,17 @@ func (s *Server) devToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	s.writeToken(w, r, tok, expires, "", v1.TokenTypeJWT)
 	return nil
+}
+
+// hostOf is the name a request calls us by, without the port.
+func hostOf(r *http.Request) string {
+	if host, _, err := net.SplitHostPort(r.Host); err == nil {
+		return host
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(r.Host, "["), "]")
+}
+
+func loopbackHost(host string) bool {
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback() || strings.EqualFold(host, "localhost")
 }
