@@ -144,11 +144,15 @@ func timestampCheck(unit arrow.TimeUnit) checkFunc {
 	case arrow.Nanosecond:
 		perMilli = 1_000_000
 	}
+	first, _ := floorDiv(math.MinInt64, perMilli)
+	last, _ := floorDiv(math.MaxInt64, perMilli)
 	return func(v row.Value) error {
-		if ms := v.Millis(); ms > math.MaxInt64/perMilli-1 || ms < math.MinInt64/perMilli {
-			return fmt.Errorf("%w: timestamp of %d ms has no place in Arrow's 64-bit %ss", ErrRange, ms, unit)
+		ms := v.Millis()
+		// Of the first and the last millisecond only a part has a place.
+		if ms > first && ms < last || ms == first && toArrow(v, unit) < 0 || ms == last && toArrow(v, unit) > 0 {
+			return nil
 		}
-		return nil
+		return fmt.Errorf("%w: timestamp of %d ms has no place in Arrow's 64-bit timestamps in %s", ErrRange, ms, unit)
 	}
 }
 

@@ -529,6 +529,46 @@ func TestBuilderRefusesWholeRows(t *testing.T) {
 	}
 }
 
+func TestBuilderTakesTheFirstAndTheLastTimestampOfArrow(t *testing.T) {
+	const perMicros, perNanos = 1000, 1_000_000
+	for _, c := range []struct {
+		sql      string
+		perMilli int64
+	}{{"TIMESTAMP(6)", perMicros}, {"TIMESTAMP(9)", perNanos}, {"TIMESTAMP_LTZ(9)", perNanos}} {
+		table := testTable(t, "id INT NOT NULL", "ts "+c.sql)
+		b, err := NewBuilder(nil, table.Schema.Columns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		unit := perNanos / c.perMilli // nanoseconds
+		instant := func(v, more int64) row.Value {
+			ms, rest := floorDiv(v, c.perMilli)
+			if rest += more; rest < 0 || rest >= c.perMilli {
+				t.Fatalf("%s: another millisecond", c.sql)
+			}
+			return row.Timestamp(ms, int32(rest*unit))
+		}
+		for _, v := range []int64{math.MinInt64, math.MaxInt64} {
+			if err := b.Append([]row.Value{row.Int32(1), instant(v, 0)}); err != nil {
+				t.Fatalf("%s: %d: %v", c.sql, v, err)
+			}
+		}
+		if err := b.Append([]row.Value{row.Int32(1), instant(math.MinInt64, -1)}); err == nil {
+			t.Errorf("%s: one unit before the first was appended", c.sql)
+		}
+		if err := b.Append([]row.Value{row.Int32(1), instant(math.MaxInt64, 1)}); err == nil {
+			t.Errorf("%s: one unit behind the last was appended", c.sql)
+		}
+		batch := b.NewBatch()
+		col := batch.Column(1).(*array.Timestamp)
+		if col.Len() != 2 || col.Value(0) != math.MinInt64 || col.Value(1) != math.MaxInt64 {
+			t.Errorf("%s: %v", c.sql, col)
+		}
+		batch.Release()
+		b.Release()
+	}
+}
+
 func TestInferReversesArrowSchema(t *testing.T) {
 	table := testTable(t, everyType...)
 	as, err := ArrowSchema(table.Schema)

@@ -242,6 +242,37 @@ func TestCSV(t *testing.T) {
 	}
 }
 
+func TestTimestampsEndWhereMillisecondsDo(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		zoned bool
+		want  int64
+		err   bool
+	}{
+		{text: "+292278994-08-17T07:12:55.807", want: math.MaxInt64},
+		{text: "-292275055-05-16T16:47:04.192", want: math.MinInt64},
+		{text: "+292278994-08-17T07:12:55.808", err: true},
+		{text: "-292275055-05-16T16:47:04.191", err: true},
+		{text: "+999999999-12-31T23:59:59", err: true},
+		{text: "-999999999-01-01T00:00:00", err: true},
+		{text: "+584554049-01-01T00:00:00", err: true}, // wraps to about 0
+		{text: "+292278994-08-17T08:12:55.807+01:00", zoned: true, want: math.MaxInt64},
+		{text: "+292278994-08-17T07:12:55.807-00:01", zoned: true, err: true},
+		{text: "-292275055-05-16T16:47:04.192+00:01", zoned: true, err: true},
+	} {
+		got, err := parseTimestamp([]byte(c.text), 3, c.zoned)
+		if (err != nil) != c.err || err == nil && got.millis != c.want {
+			t.Errorf("%s: %d, %v", c.text, got.millis, err)
+		}
+		if err != nil || c.zoned {
+			continue
+		}
+		if text := string(appendTimestamp(nil, got, false)); text != c.text {
+			t.Errorf("%s prints as %s", c.text, text)
+		}
+	}
+}
+
 func checkReading(t *testing.T, o Options, name string, want []string, wantErr string) {
 	t.Helper()
 	got, err := readAll(t, o, name)

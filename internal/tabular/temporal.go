@@ -246,10 +246,22 @@ func parseTimestamp(b []byte, precision int, zoned bool) (instant, error) {
 	if err != nil {
 		return instant{}, err
 	}
-	return instant{
-		millis: days*millisPerDay + nanos/1_000_000 - offset*60_000,
-		nanos:  int32(nanos % 1_000_000),
-	}, nil
+	ms, ok := millisOf(days, nanos/1_000_000-offset*60_000)
+	if !ok {
+		return instant{}, errors.New("outside the milliseconds a timestamp can count")
+	}
+	return instant{millis: ms, nanos: int32(nanos % 1_000_000)}, nil
+}
+
+// millisOf is days and milliseconds since 1970, false when 64 bits do not hold it.
+func millisOf(days, ms int64) (int64, bool) {
+	carry := floorDiv(ms, millisPerDay)
+	days, ms = days+carry, ms-carry*millisPerDay
+	first, last := floorDiv(math.MinInt64, millisPerDay), floorDiv(math.MaxInt64, millisPerDay)
+	// Of the first and the last day only a part has a place. The start of the first
+	// has none: the product below wraps, and the sum wraps back.
+	sum := days*millisPerDay + ms
+	return sum, days > first && days < last || days == first && sum < 0 || days == last && sum > 0
 }
 
 // scanZone reads what follows the time: nothing, or Z or an offset in minutes.
