@@ -60,7 +60,10 @@ func (c Caller) reaches(s session.Session, ops ...scope.Op) error {
 	if c.Via != ViaToken {
 		return nil
 	}
-	if c.Token.SessionID != s.ID || c.Token.Epoch != s.Epoch {
+	if err := c.belongs(s.ID); err != nil {
+		return err
+	}
+	if c.Token.Epoch != s.Epoch {
 		return fmt.Errorf("%w: it was issued for another session", ErrScope)
 	}
 	set, err := scope.Parse(c.Token.Scope)
@@ -69,6 +72,15 @@ func (c Caller) reaches(s session.Session, ops ...scope.Op) error {
 	}
 	if len(ops) > 0 && !slices.ContainsFunc(ops, set.Allows) {
 		return fmt.Errorf("%w: it needs %v", ErrScope, ops)
+	}
+	return nil
+}
+
+// belongs refuses a Sluice token for a session it was not issued for, whether there
+// is such a session or not.
+func (c Caller) belongs(id string) error {
+	if c.Via == ViaToken && c.Token.SessionID != id {
+		return fmt.Errorf("%w: it was issued for another session", ErrScope)
 	}
 	return nil
 }
@@ -85,6 +97,9 @@ type ask struct {
 	// later means that the caller records an allowed decision itself, with more
 	// facts, before its effect.
 	later bool
+	// unrecorded asks sort out what a list shows. Nobody has tried to do anything to
+	// what it leaves out.
+	unrecorded bool
 }
 
 // decide asks policy and records the outcome. It returns *Denied for a denial.
@@ -95,10 +110,12 @@ func (b *Broker) decide(ctx context.Context, c Caller, a ask) (policy.Decision, 
 	case err != nil:
 		e.Outcome, e.Detail = audit.Error, err.Error()
 		return d, errors.Join(fmt.Errorf("%s: %w", a.action, err), b.record(ctx, e))
+	case !d.Allow && a.unrecorded:
+		return d, &Denied{Decision: d}
 	case !d.Allow:
 		e.Outcome = audit.Deny
 		return d, errors.Join(&Denied{Decision: d}, b.record(ctx, e))
-	case a.quiet || a.later:
+	case a.quiet || a.later || a.unrecorded:
 		return d, nil
 	}
 	return d, b.record(ctx, e)
@@ -168,6 +185,9 @@ func (b *Broker) onSession(ctx context.Context, c Caller, id string, a ask, need
 	if err := c.check(); err != nil {
 		return session.Session{}, err
 	}
+	if err := c.belongs(id); err != nil {
+		return session.Session{}, err
+	}
 	s, err := b.c.Store.Get(ctx, id)
 	if err != nil {
 		return session.Session{}, hidden(id, err)
@@ -178,11 +198,20 @@ func (b *Broker) onSession(ctx context.Context, c Caller, id string, a ask, need
 	a.session, a.target = &s, s.Target
 	a.quiet = a.action == policy.ActionRead
 	_, err = b.decide(ctx, c, a)
-	var denied *Denied
-	if errors.As(err, &denied) && (a.action == policy.ActionRead || b.readSession(ctx, c, s) != nil) {
-		err = hidden(id, session.ErrNotFound)
+	if isDenied(err) && a.action == policy.ActionRead {
+		return s, hidden(id, session.ErrNotFound)
 	}
-	return s, err
+	return s, b.conceal(ctx, c, &s, err)
+}
+
+// conceal keeps a session from whoever may not read it: whatever is wrong with their
+// request on it, to them there is no such session.
+func (b *Broker) conceal(ctx context.Context, c Caller, s *session.Session, err error) error {
+	told := isDenied(err) || errors.Is(err, session.ErrInvalid) || errors.Is(err, session.ErrEnded) || errors.Is(err, session.ErrWrongState)
+	if s != nil && told && b.readSession(ctx, c, *s) != nil {
+		return hidden(s.ID, session.ErrNotFound)
+	}
+	return err
 }
 
 // Operations that policy sees besides those of scopes.

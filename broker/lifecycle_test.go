@@ -3,6 +3,7 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"sync"
@@ -230,6 +231,14 @@ func TestForeignSessionsDoNotExist(t *testing.T) {
 		"heartbeat": func(id string) error { _, err := w.Heartbeat(ctx, bob, id, 1); return err },
 		"commit":    func(id string) error { _, err := w.Commit(ctx, bob, id, 1, nil); return err },
 		"abort":     func(id string) error { _, err := w.Abort(ctx, bob, id, 1); return err },
+		"exchange": func(id string) error {
+			_, err := w.exchange(bob, ExchangeRequest{SessionID: id, Scope: "bucket:0:write"})
+			return err
+		},
+		"exchange for a bucket it lacks": func(id string) error {
+			_, err := w.exchange(bob, ExchangeRequest{SessionID: id, Scope: "bucket:99:write"})
+			return err
+		},
 	} {
 		foreign, none := act(s.ID), act(unknown)
 		mustBe(t, foreign, session.ErrNotFound)
@@ -242,6 +251,88 @@ func TestForeignSessionsDoNotExist(t *testing.T) {
 	}
 	if list, _, err := w.List(ctx, alice, session.Filter{}); err != nil || len(list) != 1 {
 		t.Errorf("%v, %v", list, err)
+	}
+	if _, err := w.Abort(ctx, alice, s.ID, 1); err != nil {
+		t.Fatal(err)
+	}
+	_, err := w.exchange(bob, ExchangeRequest{SessionID: s.ID, Scope: "bucket:0:write"})
+	mustBe(t, err, session.ErrNotFound)
+	_, err = w.exchange(alice, ExchangeRequest{SessionID: s.ID, Scope: "bucket:0:write"})
+	mustBe(t, err, session.ErrEnded)
+}
+
+// Nor does a Sluice token find out which other sessions there are.
+func TestATokenDoesNotLearnOfOtherSessions(t *testing.T) {
+	w := open(t)
+	w.table("places")
+	w.table("roads")
+	s := w.begin("one")
+	other, _, err := w.Begin(ctx, alice, BeginRequest{Target: session.Target{Database: "geo", Table: "roads"}, SubmissionID: "x"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	bearer, _ := w.token(bob, s, "bucket:0:write session:commit")
+	for _, id := range []string{other.ID, "00000000-0000-4000-8000-000000000000", ""} {
+		_, get := w.Get(ctx, bearer, id)
+		_, commit := w.Commit(ctx, bearer, id, 1, nil)
+		_, abort := w.Abort(ctx, bearer, id, 1)
+		for _, err := range []error{get, commit, abort} {
+			mustBe(t, err, ErrScope)
+		}
+	}
+}
+
+// What a list leaves out is neither named by its cursor nor recorded as refused.
+func TestPagesOfAListTellOfReadableSessionsOnly(t *testing.T) {
+	w := open(t, func(c *Config) {
+		c.Limits = session.DefaultLimits()
+		c.Limits.MaxActive = 1000
+	})
+	own := map[string]bool{}
+	for i := range 2*pageSize + 20 {
+		name := fmt.Sprintf("t%d", i)
+		w.table(name)
+		c := alice
+		if i%60 == 0 {
+			c = bob
+		}
+		s, _, err := w.Begin(ctx, c, BeginRequest{Target: session.Target{Database: "geo", Table: name}, SubmissionID: "x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.Principal == bob.Principal {
+			own[s.ID] = true
+		}
+	}
+	w.rules = func(in policy.Input) policy.Decision {
+		return policy.Decision{Allow: in.Session.Creator.Subject == in.Principal.Subject}
+	}
+	events := len(w.audit.events)
+	for _, limit := range []int{0, 1, 3} {
+		f, seen := session.Filter{Limit: limit}, 0
+		for {
+			list, next, err := w.List(ctx, bob, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			seen += len(list)
+			if next == "" {
+				break
+			}
+			if !own[next] || len(list) != limit {
+				t.Fatalf("limit %d: %d sessions and cursor %s", limit, len(list), next)
+			}
+			f.After = next
+		}
+		if seen != len(own) {
+			t.Errorf("limit %d: %d of %d sessions", limit, seen, len(own))
+		}
+	}
+	if list, next, err := w.List(ctx, identity("carol"), session.Filter{}); err != nil || len(list) != 0 || next != "" {
+		t.Errorf("%d sessions, cursor %q, %v", len(list), next, err)
+	}
+	if n := len(w.audit.events) - events; n != 0 {
+		t.Errorf("%d events", n)
 	}
 }
 

@@ -2,11 +2,13 @@ package broker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/fluss/layout"
@@ -29,8 +31,8 @@ type ObjectGrant struct {
 	SessionID string
 	MaxSize   int64 // of a PUT, bytes; 0 = no limit of its own
 	// Seal must be called after the last byte of a PUT was read and before the
-	// object becomes visible; an error means that the session has been frozen or
-	// ended meanwhile and the object must not be stored. Nil for reads.
+	// object becomes visible; an error means that session or token have ended
+	// meanwhile and the object must not be stored. Nil for reads.
 	Seal func() error
 	// Done must be called when the request is over, once. Never nil.
 	Done func()
@@ -77,7 +79,7 @@ func (b *Broker) AuthorizeObject(ctx context.Context, c Caller, r ObjectRequest)
 	if _, err := b.decide(ctx, c, cl.ask(c, r)); err != nil {
 		return ObjectGrant{}, err
 	}
-	return b.grantObject(ctx, cl, r), nil
+	return b.grantObject(ctx, c, cl, r), nil
 }
 
 func (cl claim) ask(c Caller, r ObjectRequest) ask {
@@ -94,7 +96,7 @@ func (cl claim) ask(c Caller, r ObjectRequest) ask {
 	return a
 }
 
-func (b *Broker) grantObject(ctx context.Context, cl claim, r ObjectRequest) ObjectGrant {
+func (b *Broker) grantObject(ctx context.Context, c Caller, cl claim, r ObjectRequest) ObjectGrant {
 	g := ObjectGrant{Key: r.Key, MaxSize: cl.maxSize, Done: func() {}}
 	if cl.session == nil {
 		return g
@@ -108,11 +110,7 @@ func (b *Broker) grantObject(ctx context.Context, cl claim, r ObjectRequest) Obj
 		b.uploads.enter(g.SessionID)
 		held = true
 		// In this order: a freeze that this read misses waits for us in drain.
-		s, err := b.c.Store.Get(context.WithoutCancel(ctx), g.SessionID)
-		if err != nil {
-			return hidden(g.SessionID, err)
-		}
-		return writable(s, b.c.Now())
+		return b.stillWritable(context.WithoutCancel(ctx), c.Token.ID, g.SessionID)
 	})
 	g.Done = func() {
 		if held {
@@ -120,6 +118,31 @@ func (b *Broker) grantObject(ctx context.Context, cl claim, r ObjectRequest) Obj
 		}
 	}
 	return g
+}
+
+// uploadGrace is how long an upload may outlast the token it began with: a large
+// object takes its time. Grants are kept as long.
+const uploadGrace = time.Hour
+
+// stillWritable says whether an upload that was allowed may become visible: neither
+// its session nor its token may have ended meanwhile.
+func (b *Broker) stillWritable(ctx context.Context, grantID, sessionID string) error {
+	s, err := b.c.Store.Get(ctx, sessionID)
+	if err != nil {
+		return hidden(sessionID, err)
+	}
+	if err := writable(s, b.c.Now()); err != nil {
+		return err
+	}
+	switch g, err := b.c.Store.Grant(ctx, grantID); {
+	case errors.Is(err, session.ErrGrantNotFound), err == nil && !b.c.Now().Before(g.ExpiresAt.Add(uploadGrace)):
+		return fmt.Errorf("%w: it expired more than %v before the upload ended", ErrTokenInvalid, uploadGrace)
+	case err != nil:
+		return err
+	case g.Revoked != nil:
+		return fmt.Errorf("%w: revoked during the upload", ErrTokenInvalid)
+	}
+	return nil
 }
 
 // claimOf finds what of the token's scope the request uses.

@@ -48,9 +48,9 @@ func (b *Broker) Heartbeat(ctx context.Context, c Caller, id string, epoch int64
 	return b.update(ctx, s, session.EventHeartbeat{At: b.c.Now()})
 }
 
-// List returns the sessions of a page that the caller may read, and the cursor for
-// Filter.After of the next page, empty at the end. A page may be shorter than the
-// limit although more follow.
+// List returns a page of the sessions that the caller may read, and the cursor for
+// Filter.After of the next page, empty at the end. The cursor is the id of the last
+// session shown: one of a session left out would tell of it.
 func (b *Broker) List(ctx context.Context, c Caller, f session.Filter) ([]session.Session, string, error) {
 	leave, err := b.enter()
 	if err != nil {
@@ -60,24 +60,43 @@ func (b *Broker) List(ctx context.Context, c Caller, f session.Filter) ([]sessio
 	if err := c.identityOnly("list"); err != nil {
 		return nil, "", err
 	}
-	if f.Limit <= 0 || f.Limit > pageSize {
-		f.Limit = pageSize
+	limit := f.Limit
+	if limit <= 0 || limit > pageSize {
+		limit = pageSize
 	}
-	page, err := b.c.Store.List(ctx, f)
-	if err != nil {
-		return nil, "", err
-	}
+	f.Limit = pageSize
 	readable := []session.Session{}
-	for _, s := range page {
-		switch err := b.readSession(ctx, c, s); {
-		case err == nil:
-			readable = append(readable, s)
-		case !isDenied(err):
+	for {
+		page, err := b.c.Store.List(ctx, f)
+		if err != nil {
 			return nil, "", err
 		}
+		for _, s := range page {
+			f.After = s.ID
+			switch ok, err := b.listed(ctx, c, s); {
+			case err != nil:
+				return nil, "", err
+			case ok:
+				readable = append(readable, s)
+			}
+			if len(readable) == limit {
+				return readable, s.ID, nil
+			}
+		}
+		if len(page) < f.Limit {
+			return readable, "", nil
+		}
 	}
-	if len(page) < f.Limit {
-		return readable, "", nil
+}
+
+// listed reports whether a list shows a session to the caller.
+func (b *Broker) listed(ctx context.Context, c Caller, s session.Session) (bool, error) {
+	_, err := b.decide(ctx, c, ask{
+		action: policy.ActionRead, session: &s, target: s.Target, unrecorded: true,
+		request: policy.Request{Ops: []string{opSession}},
+	})
+	if isDenied(err) {
+		return false, nil
 	}
-	return readable, page[len(page)-1].ID, nil
+	return err == nil, err
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/audit"
-	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -107,7 +106,7 @@ func (b *Broker) clean(ctx context.Context) {
 		}
 	}
 	report("keyring", b.c.Tokens.Keyring().Maintain())
-	_, err := b.c.Store.PruneGrants(ctx, b.c.Now().Add(-token.Leeway))
+	_, err := b.c.Store.PruneGrants(ctx, b.c.Now().Add(-uploadGrace))
 	report("grants", err)
 	report("results", b.cleanResults(ctx))
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/audit"
-	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -182,7 +181,7 @@ func TestExpiredGrantsArePruned(t *testing.T) {
 	w.table("places")
 	s := w.begin("one")
 	_, short := w.token(bob, s, "bucket:0:write")
-	w.pass(15*time.Minute + token.Leeway)
+	w.pass(15*time.Minute + uploadGrace)
 	_, long := w.token(bob, s, "bucket:0:write")
 	w.pass(time.Second)
 	w.clean(ctx)

@@ -122,7 +122,7 @@ func (b *Broker) ListTables(ctx context.Context, c Caller, database string) ([]t
 	readable := []target.Table{}
 	for _, t := range all {
 		_, err := b.decide(ctx, c, ask{
-			action: policy.ActionRead, target: session.Target{Database: t.Database, Table: t.Name}, quiet: true,
+			action: policy.ActionRead, target: session.Target{Database: t.Database, Table: t.Name}, unrecorded: true,
 			request: policy.Request{Ops: []string{opTable}},
 		})
 		switch {

@@ -56,13 +56,13 @@ func (b *Broker) ExchangeToken(ctx context.Context, c Caller, r ExchangeRequest)
 	if err != nil {
 		return Issued{}, fmt.Errorf("%w: %w", session.ErrInvalid, err)
 	}
-	subject, err := b.subjectOf(ctx, r, set)
+	sub, err := b.subjectOf(ctx, r, set)
 	if err != nil {
-		return Issued{}, err
+		return Issued{}, b.conceal(ctx, c, sub.session, err)
 	}
-	g, e, err := b.grant(ctx, c, r, set, subject)
+	g, e, err := b.grant(ctx, c, r, set, sub)
 	if err != nil {
-		return Issued{}, err
+		return Issued{}, b.conceal(ctx, c, sub.session, err)
 	}
 	return b.issue(ctx, g, e)
 }
@@ -75,6 +75,8 @@ type subject struct {
 	deadline time.Time
 }
 
+// subjectOf finds what a token is asked for. With an error, the subject still names
+// the session that the error tells of.
 func (b *Broker) subjectOf(ctx context.Context, r ExchangeRequest, set scope.Set) (subject, error) {
 	if set.Allows(scope.LakeRead) {
 		return subject{}, fmt.Errorf("%w: %s has no lake", ErrUnsupported, b.c.Driver.Capabilities().Name)
@@ -89,13 +91,13 @@ func (b *Broker) subjectOf(ctx context.Context, r ExchangeRequest, set scope.Set
 	if err != nil {
 		return subject{}, hidden(r.SessionID, err)
 	}
+	sub := subject{session: &s, target: s.Target, deadline: s.BuildDeadline}
 	if n := len(s.SnapshotIDs); set.MaxBucket() >= n {
-		return subject{}, fmt.Errorf("%w: %w: bucket %d of %d", session.ErrInvalid, scope.ErrInvalid, set.MaxBucket(), n)
+		return sub, fmt.Errorf("%w: %w: bucket %d of %d", session.ErrInvalid, scope.ErrInvalid, set.MaxBucket(), n)
 	}
 	if err := usable(set, s, b.c.Now()); err != nil {
-		return subject{}, err
+		return sub, err
 	}
-	sub := subject{session: &s, target: s.Target, deadline: s.BuildDeadline}
 	if !writes(set) {
 		sub.deadline = time.Time{}
 	}

@@ -602,6 +602,42 @@ func TestAFreezeWaitsForAnUploadThatIsBecomingVisible(t *testing.T) {
 	}
 }
 
+func TestAnUploadEndsWithItsToken(t *testing.T) {
+	w := open(t)
+	w.table("places")
+	s := w.begin("one")
+	base, _ := w.driver.Key(s.Plan.UploadRoot)
+	put := func() (credential.Secret, func() error) {
+		bearer, issued := w.token(bob, s, "bucket:1:write")
+		g, err := w.AuthorizeObject(ctx, bearer, ObjectRequest{Method: "PUT", Key: base + "/1/snap-0/_METADATA", Size: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return issued.Token, func() error { defer g.Done(); return g.Seal() }
+	}
+	tok, end := put()
+	if err := w.Revoke(ctx, bob, tok); err != nil {
+		t.Fatal(err)
+	}
+	mustBe(t, end(), ErrTokenInvalid)
+
+	_, large := put()
+	_, endless := put()
+	revoked, late := put()
+	if err := w.Revoke(ctx, bob, revoked); err != nil {
+		t.Fatal(err)
+	}
+	w.pass(15*time.Minute + uploadGrace - time.Second)
+	w.clean(ctx)
+	if err := large(); err != nil {
+		t.Errorf("an upload that outlasts its token: %v", err)
+	}
+	mustBe(t, late(), ErrTokenInvalid)
+	w.pass(time.Second)
+	w.clean(ctx)
+	mustBe(t, endless(), ErrTokenInvalid)
+}
+
 // What is printed, logged and recorded never holds a token.
 func TestTokensAppearNowhere(t *testing.T) {
 	var logged bytes.Buffer
