@@ -69,12 +69,14 @@ func (f *buildFlags) job(g *globals, command string, inputs []string) (*job, err
 	return j, nil
 }
 
-// given lists the flags of a command line that belong to the job.
+// given lists the flags of a command line that a job cannot do without: those that
+// decide what comes out. See retune for the others.
 func given(fs *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	fs.Visit(func(fl *pflag.Flag) {
 		switch fl.Name {
 		case "resume", "work-dir", "url", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
+		case "memory", "parallelism", "checkpoint-interval", "token-ttl":
 		default:
 			out[fl.Name] = fl.Value.String()
 		}
@@ -92,6 +94,28 @@ func (j *job) repeats(flags map[string]string, args []string) error {
 		if was, ok := j.Flags[name]; !ok || was != value {
 			return &usageError{fmt.Errorf("--%s %s differs from the first run: resume it with the same options, or with --resume alone", name, value)}
 		}
+	}
+	return nil
+}
+
+// retune takes over the flags that say how the work is done, which a resumed run may
+// give anew: too little memory must not be the end of a job.
+func (j *job) retune(fs *pflag.FlagSet, f *buildFlags) error {
+	if fs.Changed("memory") {
+		memory, err := parseSize(f.memory)
+		if err != nil {
+			return err
+		}
+		j.Memory = memory
+	}
+	if fs.Changed("parallelism") {
+		j.Parallelism = f.parallelism
+	}
+	if fs.Changed("checkpoint-interval") {
+		j.Checkpoint = f.checkpoint
+	}
+	if fs.Changed("token-ttl") {
+		j.TTL = f.ttl
 	}
 	return nil
 }
@@ -122,7 +146,7 @@ Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" 
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		b := &build{g: g}
 		if f.resume {
-			return b.resume(cmd.Context(), f.workDir, "build", fs, args, b.finishBuild)
+			return b.resume(cmd.Context(), &f, "build", fs, args, b.finishBuild)
 		}
 		j, err := f.job(g, "build", args)
 		if err != nil {
@@ -166,7 +190,7 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		b := &build{g: g}
 		if f.resume {
-			return b.resume(cmd.Context(), f.workDir, "load", fs, args, b.finishLoad)
+			return b.resume(cmd.Context(), &f, "load", fs, args, b.finishLoad)
 		}
 		if len(args) == 0 {
 			return &usageError{errors.New("load what? name a target and its input files")}
@@ -244,7 +268,8 @@ func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish f
 }
 
 // resume goes on with a job.
-func (b *build) resume(ctx context.Context, dir, command string, fs *pflag.FlagSet, args []string, finish func(context.Context) error) (err error) {
+func (b *build) resume(ctx context.Context, f *buildFlags, command string, fs *pflag.FlagSet, args []string, finish func(context.Context) error) (err error) {
+	dir := f.workDir
 	if err := b.open(dir); err != nil {
 		return err
 	}
@@ -260,6 +285,9 @@ func (b *build) resume(ctx context.Context, dir, command string, fs *pflag.FlagS
 		return &usageError{fmt.Errorf("%s holds a job of `sluice %s`: resume it with that", dir, j.Command)}
 	}
 	if err := j.checkPlace(); err != nil {
+		return err
+	}
+	if err := j.retune(fs, f); err != nil {
 		return err
 	}
 	b.job, b.resumed, b.dir.made = j, true, j.MadeDir
@@ -624,7 +652,10 @@ func (b *build) summary(what string) {
 func (b *build) explain(err error) error {
 	f := describe(err)
 	if resumable(err) {
-		if b.dir.unfinished() {
+		switch {
+		case b.dir.unfinished() && damaged(err):
+			return &hinted{err, b.job.startOverHint(b.dir)}
+		case b.dir.unfinished():
 			hint := "go on with: " + b.job.resumeCommand(b.dir.path)
 			if f.Hint != "" {
 				hint = f.Hint + "; " + hint

@@ -343,7 +343,7 @@ func TestInterruptedLoadResumes(t *testing.T) {
 	}
 	s.ctx = t.Context()
 	s.fails(exitUsage, "holds an unfinished job", "load", table, "--work-dir", "work", "p.csv")
-	s.fails(exitUsage, "--memory 1GiB differs from the first run", "load", "--resume", "--work-dir", "work", "--memory", "1GiB")
+	s.fails(exitUsage, "--compression zstd differs from the first run", "load", "--resume", "--work-dir", "work", "--compression", "zstd")
 	s.fails(exitUsage, "the first run was given", "load", "--resume", "--work-dir", "work", table, "p.csv")
 	s.fails(exitUsage, "resume it with that", "build", "--resume", "--work-dir", "work")
 	s.stdin = strings.NewReader(text)
@@ -352,6 +352,88 @@ func TestInterruptedLoadResumes(t *testing.T) {
 		t.Errorf("%d lines", got)
 	}
 	s.fails(exitUsage, "nothing to resume", "load", "--resume", "--work-dir", "work")
+}
+
+// unfinished leaves a load of 4001 records in work that got as far as a record too
+// large for its memory.
+func (s *shell) unfinished(table string) {
+	s.t.Helper()
+	s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id")
+	s.write("p.csv", people(4000)+"4000,"+strings.Repeat("x", 1<<20)+",1\n")
+	s.fails(exitFailed, "give more --memory; go on with: sluice load --resume", "load", table, "p.csv", "--memory", "512KiB", "--work-dir", "work")
+}
+
+func TestResumedLoadMayTakeMoreMemory(t *testing.T) {
+	for name, memory := range map[string]string{"than one record needs": "512KiB", "than a bucket needs": "1KiB"} {
+		t.Run(name, func(t *testing.T) {
+			s := newShell(t)
+			table := tableName(t)
+			s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id")
+			s.write("p.csv", people(4000)+"4000,"+strings.Repeat("x", 1<<20)+",1\n")
+			s.fails(exitFailed, "sluice load --resume", "load", table, "p.csv", "--memory", memory, "--work-dir", "work")
+			s.fails(exitFailed, "sluice load --resume", "load", "--resume", "--work-dir", "work")
+			s.ok("load", "--resume", "--memory", "64MiB", "--parallelism", "1", "--checkpoint-interval", "1s", "--token-ttl", "1m", "--work-dir", "work")
+			if got := strings.Count(s.ok("scan", table, "--format", "csv"), "\n"); got != 4002 {
+				t.Errorf("%d lines", got)
+			}
+		})
+	}
+}
+
+func TestDamagedWorkDirectory(t *testing.T) {
+	flip := func(s *shell, name string, at int) {
+		b := []byte(s.read(name))
+		b[at] ^= 1
+		s.write(name, string(b))
+	}
+	digit := func(s *shell, name, member string) int {
+		at := strings.Index(s.read(name), member)
+		if at < 0 {
+			s.t.Fatalf("%s has no %s", name, member)
+		}
+		return at + len(member)
+	}
+	checkpoint, job := filepath.Join("work", checkpointFile), filepath.Join("work", jobFile)
+	for name, damage := range map[string]func(s *shell){
+		"another count":       func(s *shell) { flip(s, checkpoint, digit(s, checkpoint, `"rows":`)) },
+		"a cut checkpoint":    func(s *shell) { s.write(checkpoint, s.read(checkpoint)[:100]) },
+		"an empty checkpoint": func(s *shell) { s.write(checkpoint, "") },
+		"a sort run": func(s *shell) {
+			runs, err := filepath.Glob("work/*/runs/run-*.slx")
+			if err != nil || len(runs) == 0 {
+				s.t.Fatalf("no run: %v", err)
+			}
+			flip(s, runs[0], 100)
+		},
+		"a missing sort run": func(s *shell) {
+			runs, _ := filepath.Glob("work/*/runs/run-*.slx")
+			if err := os.Remove(runs[0]); err != nil {
+				s.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newShell(t)
+			table := tableName(t)
+			s.unfinished(table)
+			damage(s)
+			resume := []string{"load", "--resume", "--memory", "64MiB", "--work-dir", "work"}
+			s.fails(exitFailed, "delete "+checkpoint+", and `sluice load --resume", resume...)
+			if err := os.Remove(checkpoint); err != nil {
+				t.Fatal(err)
+			}
+			s.ok(resume...)
+			if got := strings.Count(s.ok("scan", table, "--format", "csv"), "\n"); got != 4002 {
+				t.Errorf("%d lines", got)
+			}
+		})
+	}
+	t.Run("the job", func(t *testing.T) {
+		s := newShell(t)
+		s.unfinished(tableName(t))
+		flip(s, job, digit(s, job, `"epoch":`))
+		s.fails(exitFailed, "job.json is damaged: its checksum does not fit", "load", "--resume", "--work-dir", "work")
+	})
 }
 
 func TestResumedBuildChecksItsInputs(t *testing.T) {

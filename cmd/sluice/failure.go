@@ -14,6 +14,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
 	"github.com/fluss-sluice/sluice/fluss/flussarrow"
+	"github.com/fluss-sluice/sluice/internal/extsort"
 	"github.com/fluss-sluice/sluice/internal/tabular"
 )
 
@@ -125,6 +126,8 @@ func describe(err error) failure {
 		f.ExitCode = exitUnavailable
 	case errors.Is(err, builder.ErrNoSpace):
 		f.Hint = "free space in the work directory, then go on"
+	case errors.Is(err, extsort.ErrTooLarge):
+		f.Hint = "give more --memory"
 	}
 	if errors.As(err, &stop) && f.ExitCode != exitUsage {
 		f.ExitCode, f.Hint = exitInterrupted, ""

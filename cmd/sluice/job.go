@@ -1,6 +1,8 @@
 package main
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,6 +17,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
 	"github.com/fluss-sluice/sluice/internal/durable"
+	"github.com/fluss-sluice/sluice/internal/extsort"
 	"github.com/fluss-sluice/sluice/internal/rocks"
 	"github.com/fluss-sluice/sluice/internal/tabular"
 )
@@ -26,7 +29,8 @@ import (
 //	lock             held while a process works in it
 //	load-…           the builder's own
 //
-// None of it holds a credential.
+// Both documents stand in their files with a checksum, because a position in which a
+// bit has flipped would lose rows without a word. None of it holds a credential.
 const (
 	jobFile        = "job.json"
 	checkpointFile = "checkpoint.json"
@@ -36,7 +40,7 @@ const (
 )
 
 // jobVersion is the version of job.json.
-const jobVersion = 1
+const jobVersion = 2
 
 // job is what `sluice build` and `sluice load` were asked to do.
 type job struct {
@@ -104,33 +108,86 @@ func (d *workDir) unfinished() bool {
 	return err == nil
 }
 
+// sealed is how a document stands in its file.
+type sealed struct {
+	SHA256   string          `json:"sha256"` // of the document's bytes as they stand here
+	Document json.RawMessage `json:"document"`
+}
+
+func checksum(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// errDamaged marks a document that is not as it was written.
+var errDamaged = errors.New("damaged")
+
 // store keeps a job or checkpoint through a crash.
 func (d *workDir) store(name string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
+	if b, err = json.Marshal(sealed{checksum(b), b}); err != nil {
+		return err
+	}
 	return durable.WriteFile(d.file(name), b, 0o600)
+}
+
+// read reads what store wrote.
+func (d *workDir) read(name string, into any) error {
+	b, err := os.ReadFile(d.file(name))
+	if err != nil {
+		return err
+	}
+	var s sealed
+	if err := json.Unmarshal(b, &s); err != nil {
+		return fmt.Errorf("%s is %w: %w", d.file(name), errDamaged, err)
+	}
+	if checksum(s.Document) != s.SHA256 {
+		return fmt.Errorf("%s is %w: its checksum does not fit", d.file(name), errDamaged)
+	}
+	if err := json.Unmarshal(s.Document, into); err != nil {
+		return fmt.Errorf("%s: %w", d.file(name), err)
+	}
+	return nil
 }
 
 // load reads the job and its checkpoint, nil when there is none.
 func (d *workDir) load() (*job, *builder.Checkpoint, error) {
 	j := new(job)
-	switch err := readJSON(d.file(jobFile), j); {
+	switch err := d.read(jobFile, j); {
 	case errors.Is(err, fs.ErrNotExist):
 		return nil, nil, &usageError{fmt.Errorf("nothing to resume in %s: name the work directory of the first run in --work-dir", d.path)}
+	case errors.Is(err, errDamaged):
+		return nil, nil, &hinted{err, "this job cannot be gone on with: delete the directory, abort the session (`sluice session list` shows it) and begin anew"}
 	case err != nil:
 		return nil, nil, err
 	case j.Version != jobVersion:
 		return nil, nil, fmt.Errorf("%s has version %d, this program reads version %d", d.file(jobFile), j.Version, jobVersion)
 	}
 	cp := new(builder.Checkpoint)
-	if err := readJSON(d.file(checkpointFile), cp); errors.Is(err, fs.ErrNotExist) {
+	switch err := d.read(checkpointFile, cp); {
+	case errors.Is(err, fs.ErrNotExist):
 		return j, nil, nil
-	} else if err != nil {
+	case errors.Is(err, errDamaged):
+		return nil, nil, &hinted{err, j.startOverHint(d)}
+	case err != nil:
 		return nil, nil, err
 	}
 	return j, cp, nil
+}
+
+// damaged reports whether what a checkpoint speaks of is not there as it was: trying
+// again from the same checkpoint cannot help.
+func damaged(err error) bool {
+	return errors.Is(err, builder.ErrCheckpoint) || errors.Is(err, extsort.ErrCorrupt)
+}
+
+// startOverHint is what to do when a checkpoint is of no use: without one, the same
+// session is built from the start of the inputs.
+func (j *job) startOverHint(d *workDir) string {
+	return fmt.Sprintf("delete %s, and `%s` starts over at the beginning of the inputs", d.file(checkpointFile), j.resumeCommand(d.path))
 }
 
 // clear forgets the job: it is done, or cannot be gone on with.
