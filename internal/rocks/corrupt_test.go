@@ -172,6 +172,74 @@ func TestMaxBlockSizeBoundsMemory(t *testing.T) {
 	}
 }
 
+// Files that claim a large block for every one of many runs are refused before they
+// have got them all.
+func TestMaxMemoryBoundsManyRuns(t *testing.T) {
+	const size, runs = 100 << 10, 50
+	h := newHandmade(t)
+	for i := range runs {
+		h.table(0, uint64(i+1), entry{kindValue, fmt.Sprintf("k%02d", i), strings.Repeat("v", size)})
+	}
+	src := h.source()
+	for _, prefetch := range []bool{false, true} {
+		for _, limit := range []int64{0, runs * size * 4} {
+			db, err := Open(t.Context(), src, Options{MaxMemory: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			it, err := db.NewIterator(IterOptions{Prefetch: prefetch})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 100 { // what is read again is not counted again
+				if !it.Seek([]byte("k")) {
+					t.Fatal(it.Err())
+				}
+			}
+			if n, want := it.memory.Load(), int64(runs*size); n < want || n > 4*want {
+				t.Errorf("%d bytes counted for blocks of %d", n, want)
+			}
+			it.Close()
+			db.Close()
+		}
+	}
+	_, err := scanOf(src, Options{MaxMemory: runs * size / 2})
+	if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "bytes of memory") {
+		t.Errorf("%v, want a refusal that names the limit", err)
+	}
+	if rows, err := scanOf(src, Options{MaxMemory: runs * size * 4}); err != nil || len(rows) != runs {
+		t.Errorf("%d rows, %v", len(rows), err)
+	}
+}
+
+func TestMaxMemoryBoundsOpenTables(t *testing.T) {
+	const runs = 50
+	h := newHandmade(t)
+	for i := range runs {
+		var deletes []entry
+		for j := range 100 {
+			deletes = append(deletes, entry{kindRangeDelete, fmt.Sprintf("k%02d%03d", i, j), fmt.Sprintf("k%02d%03dx", i, j)})
+		}
+		h.table(0, uint64(i+1), deletes...)
+	}
+	src := h.source()
+	if _, err := Open(t.Context(), src, Options{MaxMemory: runs * 100 * fragmentSize / 2}); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("%v, want ErrUnsupported", err)
+	}
+	db, err := Open(t.Context(), src, Options{MaxMemory: runs * 100 * fragmentSize * 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
+}
+
+func TestMaxManifestSize(t *testing.T) {
+	src := loadDir(t, filepath.Join(goldenDir, "fv5-fluss-defaults"))
+	if _, err := scanOf(src, Options{MaxManifestSize: 20}); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "at most 20") {
+		t.Errorf("%v, want ErrCorrupt that names the limit", err)
+	}
+}
+
 // failingSource fails reads of one file with an error of its own.
 type failingSource struct {
 	memSource

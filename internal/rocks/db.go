@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +21,14 @@ type Options struct {
 	// MaxBlockSize bounds the memory of one block, compressed or not, in bytes;
 	// 0 means 64 MiB.
 	MaxBlockSize int
+	// MaxMemory bounds what the open tables and the blocks of one iterator hold
+	// together, in bytes; 0 means no bound. Sorted runs are merged side by side, so
+	// that hostile files can ask for a block of the largest size for each of
+	// thousands of tables in level 0. It is checked behind each block.
+	MaxMemory int64
+	// MaxManifestSize bounds the MANIFEST, which is read into memory, in bytes; 0
+	// means 1 GiB, where RocksDB starts a new one by default.
+	MaxManifestSize int64
 	// ReadAhead is how much a scan reads at once, in bytes; 0 means 1 MiB. Remote
 	// sources want more.
 	ReadAhead int
@@ -32,6 +41,12 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	if o.MaxBlockSize <= 0 {
 		o.MaxBlockSize = 64 << 20
+	}
+	if o.MaxMemory <= 0 {
+		o.MaxMemory = math.MaxInt64
+	}
+	if o.MaxManifestSize <= 0 {
+		o.MaxManifestSize = 1 << 30
 	}
 	if o.ReadAhead <= 0 {
 		o.ReadAhead = 1 << 20
@@ -56,9 +71,6 @@ const (
 	// indexBudget is how many bytes of index blocks open tables may keep; beyond
 	// it an index is read again by every iterator.
 	indexBudget = 32 << 20
-	// maxManifestSize bounds the MANIFEST that is read into memory. RocksDB
-	// starts a new one at 1 GiB by default, and at every open.
-	maxManifestSize = 1 << 30
 )
 
 // DB is an open database. It is safe for concurrent use; iterators are not.
@@ -72,6 +84,7 @@ type DB struct {
 
 	idle       atomic.Int64 // open tables without a reader
 	indexBytes atomic.Int64 // kept in tables
+	tableBytes atomic.Int64 // kept in open tables, indexes included
 }
 
 // tableSlot is a table that may be open.
@@ -88,7 +101,8 @@ type tableSlot struct {
 // opened when first needed. ctx covers the opening and every later read: cancel
 // it to interrupt iterators.
 func Open(ctx context.Context, src Source, o Options) (*DB, error) {
-	v, err := loadVersion(ctx, src)
+	o = o.withDefaults()
+	v, err := loadVersion(ctx, src, o.MaxManifestSize)
 	if err != nil {
 		return nil, err
 	}
@@ -103,7 +117,7 @@ func Open(ctx context.Context, src Source, o Options) (*DB, error) {
 	if err != nil {
 		return nil, err
 	}
-	db := &DB{ctx: ctx, src: src, o: o.withDefaults(), version: v}
+	db := &DB{ctx: ctx, src: src, o: o, version: v}
 	db.zstd = sync.OnceValues(func() (*zstd.Decoder, error) { return newZstd() })
 	present := make(map[string]bool, len(names))
 	for _, n := range names {
@@ -144,7 +158,7 @@ func (db *DB) openSome() error {
 }
 
 // loadVersion follows CURRENT to the MANIFEST.
-func loadVersion(ctx context.Context, src Source) (*version, error) {
+func loadVersion(ctx context.Context, src Source, max int64) (*version, error) {
 	b, err := readWhole(ctx, src, currentName, 1<<10)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, corrupt(currentName, -1, "there is no such file: this is no RocksDB database")
@@ -156,7 +170,7 @@ func loadVersion(ctx context.Context, src Source) (*version, error) {
 	if err != nil {
 		return nil, err
 	}
-	log, err := readWhole(ctx, src, name, maxManifestSize)
+	log, err := readWhole(ctx, src, name, max)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, corrupt(name, -1, "CURRENT names this file, but there is no such file")
 	}
@@ -211,6 +225,9 @@ func (db *DB) openSlotLocked(s *tableSlot) error {
 	if err == nil {
 		err = db.keepIndex(t)
 	}
+	if err == nil {
+		err = db.keepTable(t)
+	}
 	if err != nil {
 		h.Close()
 		return err
@@ -231,6 +248,22 @@ func (db *DB) keepIndex(t *table) error {
 	return err
 }
 
+// keepTable counts what an open table holds.
+func (db *DB) keepTable(t *table) error {
+	t.kept = int64(len(t.unpack.dict)) + int64(len(t.indexBlock)) + int64(len(t.deletes))*fragmentSize + t.deleteBytes
+	if n := db.tableBytes.Add(t.kept); n > db.o.MaxMemory {
+		db.tableBytes.Add(-t.kept)
+		return db.tooMuch(t.name)
+	}
+	return nil
+}
+
+// tooMuch is the error for files that need more memory than allowed.
+func (db *DB) tooMuch(file string) error {
+	return &fault{kind: ErrUnsupported, file: file, offset: -1, detail: fmt.Sprintf(
+		"the database needs more than %d bytes of memory to be read: compact it into fewer sorted runs, or smaller blocks", db.o.MaxMemory)}
+}
+
 func (db *DB) release(s *tableSlot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -249,6 +282,7 @@ func (db *DB) closeSlotLocked(s *tableSlot) {
 	if s.t.indexBlock != nil {
 		db.indexBytes.Add(-int64(s.t.index.length))
 	}
+	db.tableBytes.Add(-s.t.kept)
 	s.t.h.Close()
 	s.t = nil
 }

@@ -3,6 +3,7 @@ package rocks
 import (
 	"bytes"
 	"fmt"
+	"sync/atomic"
 )
 
 // IterOptions bounds an iterator.
@@ -31,7 +32,7 @@ func (db *DB) newIterator(o IterOptions, ahead int) *Iterator {
 	it := &Iterator{o: o, ahead: ahead}
 	add := func(run []*tableSlot) {
 		it.runs = append(it.runs, &runIter{
-			walker:   blockWalker{db: db, run: run, upper: o.Upper, win: window{max: ahead}},
+			walker:   blockWalker{db: db, run: run, upper: o.Upper, win: window{max: ahead}, memory: &it.memory},
 			prefetch: o.Prefetch,
 		})
 	}
@@ -60,6 +61,8 @@ type Iterator struct {
 	o     IterOptions
 	ahead int
 	runs  []*runIter // newest first
+	// memory is what the runs' blocks hold, in bytes. Prefetching goroutines add to it.
+	memory atomic.Int64
 
 	// heap holds the runs that stand on an entry, the smallest internal key on
 	// top. With a single run it has at most one element and no order to keep.

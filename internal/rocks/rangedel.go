@@ -25,6 +25,9 @@ type fragment struct {
 	seq        uint64
 }
 
+// fragmentSize is what a fragment takes in memory, in bytes.
+const fragmentSize = 56
+
 func (t *table) readRangeDeletes(m *metaReader, h blockHandle, f *fileEntry) error {
 	b, err := m.block(h)
 	if err != nil {
@@ -39,7 +42,7 @@ func (t *table) readRangeDeletes(m *metaReader, h blockHandle, f *fileEntry) err
 			ranges[i].seq = t.overrideSeq
 		}
 	}
-	t.deletes = fragmentize(clip(ranges, f))
+	t.deletes, t.deleteBytes = fragmentize(clip(ranges, f)), int64(len(b))
 	return nil
 }
 

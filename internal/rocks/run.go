@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 )
 
 // window reads data blocks of one table with read-ahead.
@@ -46,6 +47,7 @@ type loadedBlock struct {
 	data []byte // decompressed; aliases scratch or the walker's window
 	// scratch is memory that is used again for every block.
 	scratch []byte
+	held    int64 // bytes counted in Iterator.memory
 
 	file   string
 	offset uint64
@@ -64,6 +66,10 @@ type blockWalker struct {
 	run   []*tableSlot
 	upper []byte
 	win   window
+
+	memory *atomic.Int64 // the iterator's
+	held   int64         // bytes counted there, for window and indexes
+	blocks int64         // and for blocks
 
 	next   int // index in run of the next table
 	slot   *tableSlot
@@ -172,11 +178,27 @@ func (w *blockWalker) read(b *loadedBlock, stable bool) error {
 		b.scratch = append(b.scratch[:0], data...)
 		data = b.scratch
 	}
+	if err := w.count(b); err != nil {
+		return err
+	}
 	b.data, b.file, b.offset = data, t.name, entry.handle.offset
 	b.override, b.overrideSeq = t.override, t.overrideSeq
 	// Keys of this block are at most the separator, those of the next are greater.
 	b.pastUpper = w.upper != nil && bytes.Compare(entry.separator(), w.upper) >= 0
 	w.last = b.pastUpper
+	return nil
+}
+
+// count adds what walker and block have grown by to the iterator's memory.
+func (w *blockWalker) count(b *loadedBlock) error {
+	held := int64(cap(w.win.buf)) + w.cursor.topBytes + w.cursor.partBytes
+	scratch := int64(cap(b.scratch))
+	n := w.memory.Add(held - w.held + scratch - b.held)
+	w.blocks += scratch - b.held
+	w.held, b.held = held, scratch
+	if n+w.db.tableBytes.Load() > w.db.o.MaxMemory {
+		return w.db.tooMuch(w.slot.t.name)
+	}
 	return nil
 }
 
@@ -216,6 +238,8 @@ func (r *runIter) close() {
 	if r.feed != nil {
 		r.feed.close()
 		r.feed = nil
+		r.walker.memory.Add(-r.walker.blocks) // its blocks are gone with it
+		r.walker.blocks = 0
 	}
 	r.walker.close()
 }

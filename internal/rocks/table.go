@@ -32,7 +32,10 @@ type table struct {
 	override    bool
 	overrideSeq uint64
 
-	deletes []fragment // range deletes, clipped to the table's bounds
+	deletes     []fragment // range deletes, clipped to the table's bounds
+	deleteBytes int64      // size of the block they alias
+
+	kept int64 // bytes counted in DB.tableBytes
 }
 
 // tableConfig is what a database tells its tables.
@@ -317,21 +320,24 @@ type indexCursor struct {
 	top  *indexIter
 	part *indexIter // the partition that top stands on, for indexTwoLevel
 	err  error
+
+	topBytes, partBytes int64 // of blocks that are the cursor's own
 }
 
 func (t *table) newCursor() (*indexCursor, error) {
-	block := t.indexBlock
+	block, own := t.indexBlock, int64(0)
 	if block == nil {
 		var err error
 		if block, err = t.readIndex(); err != nil {
 			return nil, err
 		}
+		own = int64(cap(block))
 	}
 	top, err := newIndexIter(block, t.indexFormat)
 	if err != nil {
 		return nil, t.fault(t.index.offset, err)
 	}
-	return &indexCursor{t: t, top: top}, nil
+	return &indexCursor{t: t, top: top, topBytes: own}, nil
 }
 
 func (t *table) readIndex() ([]byte, error) {
@@ -396,6 +402,7 @@ func (c *indexCursor) openPart() bool {
 	m := metaReader{t: c.t}
 	b, err := m.block(c.top.handle)
 	if err == nil {
+		c.partBytes = int64(cap(b))
 		if c.part, err = newIndexIter(b, c.t.indexFormat); err != nil {
 			err = c.t.fault(c.top.handle.offset, err)
 		}
