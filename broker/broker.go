@@ -71,7 +71,7 @@ type Config struct {
 	// MaxConcurrentRequests bounds the other use cases being served; 0 = 1024.
 	MaxConcurrentRequests int
 	// ValidateParallelism bounds buckets validated at once per commit; 0 = number
-	// of CPUs. Each needs about 20 MiB.
+	// of CPUs. Each needs about 20 MiB, and at most bucketMemory and two blocks.
 	ValidateParallelism int
 	// SampleKeys is how many rows per bucket are decoded and hashed at validation,
 	// spread evenly; 0 = 4096, negative = every row.

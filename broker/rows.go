@@ -13,6 +13,10 @@ import (
 	"github.com/fluss-sluice/sluice/internal/rocks"
 )
 
+// bucketMemory bounds what reading one bucket takes, in bytes. Ordinary ones need a
+// tenth; hostile ones would take all there is.
+const bucketMemory = 256 << 20
+
 // rows opens the files of a bucket as a RocksDB database, counts its live rows and
 // checks a sample of them.
 func (v *validator) rows(ctx context.Context, bucket int, files []file) (int64, error) {
@@ -26,7 +30,7 @@ func (v *validator) rows(ctx context.Context, bucket int, files []file) (int64, 
 		src.files[f.LocalPath] = f
 		total += f.Size
 	}
-	db, err := rocks.Open(ctx, src, rocks.Options{})
+	db, err := rocks.Open(ctx, src, rocks.Options{MaxMemory: bucketMemory, MaxManifestSize: v.limits.ManifestMaxSize})
 	if err != nil {
 		return 0, rocksError(err)
 	}

@@ -388,6 +388,27 @@ func TestTheInputLimitHolds(t *testing.T) {
 }
 
 // A store that fails says nothing about the files.
+func TestTheDatabaseManifestIsBounded(t *testing.T) {
+	w := open(t, func(c *Config) {
+		c.Limits = session.DefaultLimits()
+		c.Limits.ManifestMaxSize = 64 << 10
+	})
+	w.table("places")
+	s := w.begin("one")
+	l := w.build(s, 100)
+	for name, content := range l.buckets[1].files {
+		if strings.HasPrefix(name, "MANIFEST-") {
+			l.buckets[1].files[name] = append(content, make([]byte, 64<<10)...) // zeros are padding
+		}
+	}
+	l.buckets[1].describe()
+	ref := l.store()
+	_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+	if !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), "at most 65536") {
+		t.Errorf("%v", err)
+	}
+}
+
 func TestAFailingStoreIsNotHeldAgainstTheManifest(t *testing.T) {
 	w := open(t)
 	w.table("places")
