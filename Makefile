@@ -20,11 +20,15 @@ build: ## build bin/sluiced and bin/sluice
 demo: build ## load 135,233 places through a real sluiced and read them back (DEMO_DIR=path KEEP=1 keep its files)
 	$(GO) run ./test/demo -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
+# Prints one line per package, and at the end every skipped test with its reason.
+GOTESTSUM   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format pkgname-and-test-fails
+STATICCHECK := $(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
 test: ## run every test; those that need a missing tool say so and are skipped
-	$(GO) test ./...
+	$(GOTESTSUM) -- ./...
 
 test-race: ## the same under the race detector (needs a C compiler)
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GOTESTSUM) -- -race ./...
 
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench
@@ -38,7 +42,7 @@ fuzz: ## fuzz every target for FUZZTIME
 lint: ## gofmt, go vet, staticcheck and the default policy's own checks
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "gofmt:"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
-	$(GO) run honnef.co/go/tools/cmd/staticcheck@v0.8.2 ./...
+	$(STATICCHECK) ./...
 	$(GO) run ./cmd/sluice policy check policy/rego
 	$(GO) run ./cmd/sluice policy fmt policy/rego --diff
 

@@ -17,8 +17,18 @@ import (
 func requireTool(t testing.TB, name string) {
 	t.Helper()
 	if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("no %s: install Debian's rocksdb-tools", name)
+		missing(t, "no %s: install Debian's rocksdb-tools", name)
 	}
+}
+
+// missing skips a test that lacks a tool, or fails it where SLUICE_REQUIRE_TOOLS
+// says that all of them must be there.
+func missing(t testing.TB, format string, args ...any) {
+	t.Helper()
+	if os.Getenv("SLUICE_REQUIRE_TOOLS") != "" {
+		t.Fatalf(format, args...)
+	}
+	t.Skipf("skipped: "+format, args...)
 }
 
 func runTool(t testing.TB, stdin []byte, name string, args ...string) []byte {

@@ -19,15 +19,15 @@ func oracleDir(t testing.TB) string {
 	if dir == "" {
 		cache, err := os.UserCacheDir()
 		if err != nil {
-			t.Skipf("no RocksDB oracle: %v", err)
+			missing(t, "no RocksDB oracle: %v", err)
 		}
 		dir = filepath.Join(cache, "sluice", "rocks-oracle")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "classes", "Oracle.class")); err != nil {
-		t.Skipf("no RocksDB oracle in %s: build it with test/rocksoracle/build.sh", dir)
+		missing(t, "no RocksDB oracle in %s: build it with test/rocksoracle/build.sh", dir)
 	}
 	if _, err := exec.LookPath("java"); err != nil {
-		t.Skip("no RocksDB oracle: java is not installed")
+		missing(t, "no RocksDB oracle: java is not installed")
 	}
 	return dir
 }
