@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -64,8 +65,11 @@ func (s *Session) writeRecord(rec arrow.RecordBatch, route func(bucket int) (*Bu
 				err = w.add(e.key, e.value)
 			}
 		}
+		if _, said := errors.AsType[*flussarrow.RowError](err); err != nil && !said {
+			err = fmt.Errorf("row %d of the batch: %w", i, err)
+		}
 		if err != nil {
-			return fmt.Errorf("row %d of the batch: %w", i, err)
+			return err
 		}
 	}
 	return nil

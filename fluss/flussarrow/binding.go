@@ -137,7 +137,7 @@ func NewChecker(t *schema.Table, as *arrow.Schema) (*Checker, error) {
 
 // Check returns one fault of each bad row, ordered by row. The other rows pass
 // Encoder.Bind. also, unless nil, is asked about every row that is good so far; the
-// values are valid during the call.
+// values are valid during the call, and a *row.ColumnError names its column.
 func (c *Checker) Check(rec arrow.RecordBatch, also func(r []row.Value) error) ([]*RowError, error) {
 	if err := c.b.attach(rec); err != nil {
 		return nil, err
@@ -171,7 +171,7 @@ func (c *Checker) ask(bad []*RowError, also func(r []row.Value) error) []*RowErr
 			vals[k] = c.b.columns[k].value(i, &s)
 		}
 		if err := also(vals); err != nil {
-			out = append(out, &RowError{Row: i, Err: err})
+			out = append(out, rowError(i, err))
 		}
 	}
 	return out

@@ -161,7 +161,10 @@ func (e *Encoder) AppendValue(dst []byte, i int) ([]byte, error) {
 func (e *Encoder) Bucket(i int) (int, error) {
 	e.loadKey(i)
 	n, err := e.keys.Bucket(e.keyVals)
-	return n, rowError(i, err)
+	if err != nil {
+		return 0, rowError(i, err)
+	}
+	return n, nil
 }
 
 // AppendKeyBucket is AppendKey and Bucket in one, which for most tables saves
@@ -175,16 +178,15 @@ func (e *Encoder) AppendKeyBucket(dst []byte, i int) ([]byte, int, error) {
 		return out, e.keys.BucketOfKey(out[len(dst):]), nil
 	}
 	bucket, err := e.keys.Bucket(e.keyVals)
-	return out, bucket, rowError(i, err)
+	if err != nil {
+		return dst, 0, rowError(i, err)
+	}
+	return out, bucket, nil
 }
 
-// rowError names the row of an encoder's error.
-func rowError(i int, err error) error {
-	var c *row.ColumnError
-	switch {
-	case err == nil:
-		return nil
-	case errors.As(err, &c):
+// rowError names the row of an encoder's error, which is not nil.
+func rowError(i int, err error) *RowError {
+	if c, ok := errors.AsType[*row.ColumnError](err); ok {
 		return &RowError{Column: c.Name + c.Path, Row: i, Err: fmt.Errorf("%w: %s", ErrRange, c.Reason)}
 	}
 	return &RowError{Row: i, Err: err}

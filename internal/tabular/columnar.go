@@ -292,8 +292,8 @@ func (w *worker) columns(rec arrow.RecordBatch, first InputError) (b Batch, err 
 		}
 	}
 	var also func([]row.Value) error
-	if w.r.o.Partition != "" {
-		also = w.partition
+	if !w.accepts() {
+		also = w.accept
 	}
 	bad, err := c.Check(rec, also)
 	if err != nil {

@@ -367,6 +367,42 @@ func TestSkipRejectsSingleRecords(t *testing.T) {
 	}
 }
 
+// Values that a column's type holds, but not the way the table stores it.
+func TestValuesThatAFormatCannotStore(t *testing.T) {
+	indexed := testTable(t, "id INT NOT NULL", "c CHAR(2)", "s STRING")
+	indexed.Properties = map[string]string{"table.kv.format": "INDEXED"}
+	iceberg := testTable(t, "id TIMESTAMP(9) NOT NULL", "s STRING")
+	iceberg.Properties = map[string]string{"table.datalake.format": "iceberg"}
+	for _, c := range []struct {
+		name   string
+		table  *schema.Table
+		rows   [][]row.Value
+		good   string // the middle one is bad
+		column string
+		err    string
+	}{
+		{"CHAR in bytes", indexed, [][]row.Value{{row.Int32(1), row.String("ab"), {}}, {row.Int32(2), row.String("éé"), {}}, {row.Int32(3), {}, {}}},
+			`[1,"ab",null 3,null,null]`, "c", "the indexed row format"},
+		{"nanoseconds in a key", iceberg, [][]row.Value{{row.Timestamp(1, 1000), {}}, {row.Timestamp(1, 1), {}}, {row.Timestamp(2, 0), {}}},
+			`["1970-01-01T00:00:00.001001",null "1970-01-01T00:00:00.002",null]`, "id", "lake format iceberg keys"},
+	} {
+		for _, f := range []Format{CSV, JSON, Arrow, Parquet} {
+			t.Run(fmt.Sprintf("%s from %s", c.name, f), func(t *testing.T) {
+				name := writeFile(t, "x."+string(f), string(write(t, f, c.table, c.rows, WriteOptions{})))
+				_, err := readAll(t, Options{Table: c.table}, name)
+				var in *InputError
+				if !errors.As(err, &in) || in.Line+in.Row == 0 || in.Column != c.column || !strings.Contains(in.Err.Error(), c.err) {
+					t.Errorf("%v", err)
+				}
+				got, err := readAll(t, Options{Table: c.table, OnError: Skip}, name)
+				if err != nil || fmt.Sprint(got.rows) != c.good || len(got.rejects) != 1 || got.rejects[0].Column != c.column {
+					t.Errorf("%v %q, rejected %v", err, got.rows, got.rejects)
+				}
+			})
+		}
+	}
+}
+
 // everyColumn has every type; the reader's and the writers' text forms meet here.
 var everyColumn = []string{
 	"id BIGINT NOT NULL",

@@ -18,13 +18,14 @@ import (
 
 // worker parses pieces of input. It is for one goroutine at a time.
 type worker struct {
-	r       *Reader
-	cols    []schema.Column
-	builder *flussarrow.Builder
-	arena   arena
-	json    jsonParser
-	cells   []cell
-	vals    []row.Value // one per table column
+	r        *Reader
+	cols     []schema.Column
+	builder  *flussarrow.Builder
+	arena    arena
+	json     jsonParser
+	cells    []cell
+	vals     []row.Value // one per table column
+	encoding *encoding
 	// checked is for batches of checkedSchema.
 	checked       *flussarrow.Checker
 	checkedSchema *arrow.Schema
@@ -39,7 +40,11 @@ func newWorker(r *Reader) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &worker{r: r, cols: cols, builder: b, vals: make([]row.Value, len(cols)), seen: make([]int64, len(cols))}
+	e, err := newEncoding(r.o.Table)
+	if err != nil {
+		return nil, err
+	}
+	w := &worker{r: r, cols: cols, builder: b, encoding: e, vals: make([]row.Value, len(cols)), seen: make([]int64, len(cols))}
 	w.json.arena = &w.arena
 	return w, nil
 }
@@ -104,18 +109,72 @@ func (w *worker) record(rec []byte, parse func(rec []byte) *valueError) *valueEr
 			return &valueError{w.cols[i].Name, errNotNull}
 		}
 	}
-	if err := w.partition(w.vals); err != nil {
-		return &valueError{"", err}
+	err := w.accept(w.vals)
+	if err == nil {
+		err = w.builder.Append(w.vals)
 	}
-	err := w.builder.Append(w.vals)
 	var re *flussarrow.RowError
+	var ce *row.ColumnError
 	switch {
 	case err == nil:
 		return nil
 	case errors.As(err, &re):
 		return &valueError{re.Column, re.Err}
+	case errors.As(err, &ce):
+		return &valueError{ce.Name + ce.Path, fmt.Errorf("%w: %s", flussarrow.ErrRange, ce.Reason)}
 	}
 	return &valueError{"", err}
+}
+
+// accept says why a row of good values is not taken.
+func (w *worker) accept(r []row.Value) error {
+	if err := w.partition(r); err != nil {
+		return err
+	}
+	return w.encoding.check(r)
+}
+
+// accepts reports whether accept takes every row.
+func (w *worker) accepts() bool { return w.r.o.Partition == "" && w.encoding == nil }
+
+// encoding tries how rows will be stored, for tables whose format or keys have no
+// room for every value of their types: what the builder would stumble over is a
+// fault of a record, with its line. nil is for all other tables.
+type encoding struct {
+	keys *key.Encoder
+	rows *row.Encoder
+	buf  []byte
+}
+
+func newEncoding(t *schema.Table) (*encoding, error) {
+	format, err := row.ParseFormat(t.KVFormat())
+	if err != nil {
+		return nil, err
+	}
+	if format == row.Compacted && t.LakeFormat() == "" {
+		return nil, nil
+	}
+	e := &encoding{}
+	if e.keys, err = key.New(t); err != nil {
+		return nil, err
+	}
+	e.rows, err = row.ForSchema(t.Schema, format)
+	return e, err
+}
+
+func (e *encoding) check(r []row.Value) error {
+	if e == nil {
+		return nil
+	}
+	var err error
+	if e.buf, err = e.keys.AppendKey(e.buf[:0], r); err != nil {
+		return err
+	}
+	if _, err = e.keys.Bucket(r); err != nil {
+		return err
+	}
+	e.buf, err = e.rows.Append(e.buf[:0], r)
+	return err
 }
 
 // partitionError is a row of another partition than the one that is read.
