@@ -173,6 +173,26 @@ func TestARefusedBodyIsNotWaitedForForEver(t *testing.T) {
 	}
 }
 
+func TestARefusedClientThatAsksBeforeSendingIsNotToldToSend(t *testing.T) {
+	w := newWorld(t, func(c *Config) { c.Limits = Limits{ReadTimeout: time.Hour} })
+	for name, head := range map[string]string{
+		"one that waits for 100 Continue": "Expect: 100-continue\r\nContent-Length: 1000",
+		"one with far too much":           "Content-Length: 6000000000",
+	} {
+		c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second)) // without an answer the test must end too
+		fmt.Fprintf(c, "PUT /v1/objects/x HTTP/1.1\r\nHost: x\r\n%s\r\n\r\n", head)
+		line, err := bufio.NewReader(c).ReadString('\n')
+		if err != nil || !strings.HasPrefix(line, "HTTP/1.1 401 ") {
+			t.Errorf("%s: %q, %v", name, line, err)
+		}
+		c.Close()
+	}
+}
+
 func TestARequestThatTakesTooLongIsAnswered(t *testing.T) {
 	w := newWorld(t, func(c *Config) { c.Limits = Limits{RequestTimeout: 20 * time.Millisecond} })
 	w.rules.set(func(ctx context.Context, _ policy.Input) (policy.Decision, error) {

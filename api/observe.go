@@ -26,9 +26,6 @@ func (s *Server) observe(next http.Handler) http.Handler {
 			userAgent: clip(strings.ToValidUTF8(r.UserAgent(), "?")), method: r.Method, path: clipPath(r.URL.Path),
 		}
 		rec := &recorder{ResponseWriter: w}
-		if r.Body != nil && r.Body != http.NoBody {
-			r.Body = &countedBody{ReadCloser: r.Body, rec: rec}
-		}
 		s.secure(rec.Header(), r, ev.requestID)
 		s.metrics.inflight.Inc()
 		ctx := withEvent(r.Context(), ev)
@@ -42,7 +39,13 @@ func (s *Server) observe(next http.Handler) http.Handler {
 				panic(http.ErrAbortHandler)
 			}
 		}()
-		s.guard(next, rec, r.WithContext(ctx), ev)
+		// A copy: by the body of its own request net/http knows that a refused client
+		// still waits for 100 Continue, or has too much left to read.
+		r = r.WithContext(ctx)
+		if r.Body != nil && r.Body != http.NoBody {
+			r.Body = &countedBody{ReadCloser: r.Body, rec: rec}
+		}
+		s.guard(next, rec, r, ev)
 	})
 }
 
