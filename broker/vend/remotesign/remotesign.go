@@ -29,7 +29,8 @@
 // A store must refuse x-amz-* headers that are sent but not signed, as S3 does
 // ("There were headers present in the request which were not signed"). One that
 // does not lets a worker add x-amz-copy-source to a signed PUT and copy an object
-// with the broker's key: see UnsignedHeaderProbes.
+// with the broker's key: see UnsignedHeaderProbes. Measured: SeaweedFS 4.48 refuses,
+// MiniStack 1.5.33 copies.
 //
 // # How long
 //
