@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"slices"
 	"sync"
@@ -367,10 +368,13 @@ func (b *build) end(failed error) error {
 	return errors.Join(b.session.Discard(), b.dir.clear())
 }
 
-// unknownOutcome reports whether a call may have had its effect although it failed.
+// unknownOutcome reports whether a call may have had its effect although it failed: a
+// server that fails in the middle, of a full disk for example, finishes later what it
+// has stored.
 func unknownOutcome(err error) bool {
 	var e *client.Error
-	return client.Unanswered(err) || errors.As(err, &e) && e.Temporary() || errors.Is(err, context.Canceled)
+	failed := errors.As(err, &e) && (e.Temporary() || e.StatusCode >= http.StatusInternalServerError)
+	return client.Unanswered(err) || failed || errors.Is(err, context.Canceled)
 }
 
 // resumable reports whether the same job may succeed later: it is not the input

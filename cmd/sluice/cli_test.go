@@ -354,6 +354,41 @@ func TestInterruptedLoadResumes(t *testing.T) {
 	s.fails(exitUsage, "nothing to resume", "load", "--resume", "--work-dir", "work")
 }
 
+// A server may fail although it has stored the session, which then owns the target.
+func TestBegunAlthoughTheServerFailed(t *testing.T) {
+	s := newShell(t)
+	target, err := url.Parse(serverURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	for _, status := range []int{http.StatusInternalServerError, http.StatusInsufficientStorage} {
+		front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method != http.MethodPost || r.URL.Path != "/v1/sessions" {
+				proxy.ServeHTTP(w, r)
+				return
+			}
+			proxy.ServeHTTP(httptest.NewRecorder(), r)
+			http.Error(w, "no", status)
+		}))
+		defer front.Close()
+		table := fmt.Sprintf("%s_%d", tableName(t), status)
+		s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id")
+		r := s.run("load", table, "p.csv", "--url", front.URL, "--work-dir", "work")
+		if r.code == exitOK || !strings.Contains(r.stderr, "sluice load --resume --work-dir work") {
+			t.Fatalf("exit %d: %s", r.code, r.stderr)
+		}
+		s.ok("load", "--resume", "--work-dir", "work")
+		s.ok("table", "create", table+"_2", "--from", "p.csv", "--primary-key", "id")
+		r = s.run("session", "begin", table+"_2", "--url", front.URL)
+		_, id, found := strings.Cut(r.stderr, "--submission-id ")
+		if r.code == exitOK || !found {
+			t.Fatalf("exit %d: %s", r.code, r.stderr)
+		}
+		s.ok("session", "begin", table+"_2", "--submission-id", strings.TrimSpace(id))
+	}
+}
+
 // unfinished leaves a load of 4001 records in work that got as far as a record too
 // large for its memory.
 func (s *shell) unfinished(table string) {

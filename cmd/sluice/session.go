@@ -60,6 +60,9 @@ asked for once more.`,
 				submission = uuid.NewString()
 			}
 			bc, err := b.Begin(cmd.Context(), builder.BeginRequest{Target: target, SubmissionID: submission, BuildTimeout: timeout})
+			if err != nil && unknownOutcome(err) {
+				return &hinted{err, "the load may have begun: repeat the command with --submission-id " + shellQuote(submission)}
+			}
 			if err != nil {
 				return err
 			}
