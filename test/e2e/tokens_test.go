@@ -190,8 +190,8 @@ func TestPolicyDecidesEveryExchange(t *testing.T) {
 		{"a range that holds one", "worker-a", "bucket:0-3:write", http.StatusForbidden},
 		{"a worker that commits", "worker-a", "session:commit", http.StatusForbidden},
 		{"a worker that writes the manifest", "worker-a", "manifest:write", http.StatusForbidden},
-		{"a reader that writes", "reader", "bucket:0:write", http.StatusForbidden},
-		{"somebody unknown", "mallory", "bucket:0:write", http.StatusForbidden},
+		{"a reader that writes", "reader", "bucket:0:write", http.StatusBadRequest},
+		{"somebody unknown", "mallory", "bucket:0:write", http.StatusBadRequest},
 		{"a bucket that does not exist", "worker-a", "bucket:7:write", http.StatusBadRequest},
 		{"a scope that is none", "worker-a", "bucket:0:delete", http.StatusBadRequest},
 		{"no scope", "worker-a", "", http.StatusBadRequest},
@@ -202,10 +202,12 @@ func TestPolicyDecidesEveryExchange(t *testing.T) {
 			continue
 		}
 		e := asError(t, err)
-		// Policy may hide a session from somebody who has nothing to do with it.
-		hidden := e.StatusCode == http.StatusNotFound && c.subject == "mallory"
-		if e.StatusCode != c.status && !hidden {
+		if e.StatusCode != c.status {
 			t.Errorf("%s: status %d, want %d (%v)", c.name, e.StatusCode, c.status, err)
+		}
+		// To whoever may not read a session there is none.
+		if hidden := e.Problem.Code == v1.CodeNotFound; hidden != (c.subject != "worker-a") {
+			t.Errorf("%s: hidden %v (%v)", c.name, hidden, err)
 		}
 		if e.StatusCode == http.StatusForbidden && e.Problem.DecisionID == "" {
 			t.Errorf("%s: a denial without a decision id", c.name)
