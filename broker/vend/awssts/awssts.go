@@ -87,7 +87,7 @@ func (v *Vendor) assert(ctx context.Context) error {
 	defer cancel()
 	start := v.c.Now()
 	out, err := v.c.STS.GetCallerIdentity(ctx, &sts.GetCallerIdentityInput{}, options)
-	call := Call{Operation: opIdentity, Took: v.c.Now().Sub(start), PackedPolicySize: -1}
+	call := Call{Operation: opIdentity, Took: v.c.Now().Sub(start), PackedPolicySize: -1, TokenUtilization: -1}
 	if err != nil {
 		var e *Error
 		if err = v.translate(opIdentity, err); errors.As(err, &e) {

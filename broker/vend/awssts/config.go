@@ -82,6 +82,7 @@ type Call struct {
 	Took             time.Duration
 	PolicySize       int // characters sent
 	PackedPolicySize int // percent of STS's packed limit; -1 = not reported
+	TokenUtilization int // percent of the limit on session tokens, its successor at AWS; -1 = not reported
 }
 
 // Lookup is what the cache answered.

@@ -16,6 +16,10 @@
 // locations is an explicit Deny of everything, because STS takes an empty policy for
 // none, which is the whole role.
 //
+// Measured: SeaweedFS 4.48 and MiniStack 1.5.33 know no ${*}; keys for a name with
+// such a character open nothing there. SeaweedFS refuses a policy with NotResource
+// (Config.PlainPolicies); MiniStack honours it.
+//
 // # The budget
 //
 // STS takes 2,048 characters of policy. Before any call the size is computed:
