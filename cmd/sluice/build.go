@@ -632,7 +632,7 @@ func (b *build) finishLoad(ctx context.Context) error {
 	if s.Stats != nil {
 		text = "committed " + statsText(*s.Stats) + " to " + s.Target.String()
 	}
-	_, err = fmt.Fprintln(b.g.stdout, text)
+	_, err = fmt.Fprintln(plain{b.g.stdout}, text)
 	return err
 }
 

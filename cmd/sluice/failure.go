@@ -146,7 +146,11 @@ func (f *failure) fromServer(e *client.Error) {
 	p := e.Problem
 	f.Code, f.Status, f.Reasons, f.DecisionID, f.RequestID = p.Code, e.StatusCode, p.Reasons, p.DecisionID, p.Instance
 	f.RetryAfter = e.RetryAfter.Seconds()
-	switch e.StatusCode {
+	status := e.StatusCode
+	if s, ok := flattened[p.Code]; ok && status == http.StatusBadRequest {
+		status = s
+	}
+	switch status {
 	case http.StatusBadRequest:
 		f.ExitCode = exitUsage
 	case http.StatusUnauthorized, http.StatusForbidden:
@@ -160,6 +164,15 @@ func (f *failure) fromServer(e *client.Error) {
 		f.ExitCode = exitUnavailable
 	}
 	f.Hint = serverHints[p.Code]
+}
+
+// flattened are the codes that the OAuth endpoints answer with 400, with the status
+// that the others give them.
+var flattened = map[string]int{
+	v1.CodeNotFound:     http.StatusNotFound,
+	v1.CodeSessionEnded: http.StatusGone,
+	v1.CodeStaleEpoch:   http.StatusPreconditionFailed,
+	v1.CodeWrongState:   http.StatusConflict,
 }
 
 // serverHints say what to do about a problem code of the server.
@@ -203,9 +216,9 @@ func (g *globals) printFailure(f failure) {
 			return
 		}
 	}
-	fmt.Fprintf(g.stderr, "sluice: %s\n", f.Message)
+	fmt.Fprintf(plain{g.stderr}, "sluice: %s\n", f.Message)
 	if f.Hint != "" {
-		fmt.Fprintf(g.stderr, "  → %s\n", f.Hint)
+		fmt.Fprintf(plain{g.stderr}, "  → %s\n", f.Hint)
 	}
 	if f.ExitCode == exitUsage && f.Status == 0 {
 		fmt.Fprintln(g.stderr, "  → sluice --help, or --help behind a command, explains")

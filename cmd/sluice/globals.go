@@ -97,14 +97,16 @@ func (g *globals) remark(format string, args ...any) {
 	switch {
 	case g.quiet || g.json():
 	case g.shown != nil:
-		g.shown.above(fmt.Sprintf(format, args...))
+		g.shown.above(plainText(fmt.Sprintf(format, args...)))
 	default:
-		fmt.Fprintf(g.stderr, format+"\n", args...)
+		fmt.Fprintf(plain{g.stderr}, format+"\n", args...)
 	}
 }
 
 // columns starts aligned output; flush it.
-func (g *globals) columns() *tabwriter.Writer { return tabwriter.NewWriter(g.stdout, 0, 8, 2, ' ', 0) }
+func (g *globals) columns() *tabwriter.Writer {
+	return tabwriter.NewWriter(plain{g.stdout}, 0, 8, 2, ' ', 0)
+}
 
 // terminal is the width of the error stream's terminal, 0 when it is none.
 func (g *globals) terminal() int {

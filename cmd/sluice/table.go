@@ -330,7 +330,7 @@ func (g *globals) done(text string, doc map[string]any) error {
 	if g.json() {
 		return g.printJSON(doc)
 	}
-	_, err := fmt.Fprintln(g.stdout, text)
+	_, err := fmt.Fprintln(plain{g.stdout}, text)
 	return err
 }
 
