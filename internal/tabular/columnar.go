@@ -287,7 +287,7 @@ func (w *worker) columns(rec arrow.RecordBatch, first InputError) (b Batch, err 
 		return b, schemaFault(first, err)
 	}
 	for i, col := range rec.Columns() {
-		if err := array.ValidateFull(col); err != nil {
+		if err := checkLayout(col); err != nil {
 			return b, fmt.Errorf("column %q is damaged: %w", rec.ColumnName(i), err)
 		}
 	}

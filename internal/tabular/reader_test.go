@@ -731,6 +731,65 @@ func arrowFile(t *testing.T, s *arrow.Schema, batches ...string) string {
 	return writeFile(t, "x.arrows", buf.String())
 }
 
+func TestTextThatIsNotUTF8IsAFaultOfItsRow(t *testing.T) {
+	table := testTable(t, "id INT NOT NULL", "v STRING")
+	nested := testTable(t, "id INT NOT NULL", "v ARRAY<ROW<m MAP<STRING, STRING>>>")
+	text := []string{"good", "b\xffd", "good again"}
+	inner := arrow.StructOf(arrow.Field{Name: "m", Type: arrow.MapOf(arrow.BinaryTypes.String, arrow.BinaryTypes.LargeString), Nullable: true})
+	for _, c := range []struct {
+		name  string
+		table *schema.Table
+		typ   arrow.DataType
+		add   func(b array.Builder, s string)
+	}{
+		{"utf8", table, arrow.BinaryTypes.String, func(b array.Builder, s string) { b.(*array.StringBuilder).Append(s) }},
+		{"large utf8", table, arrow.BinaryTypes.LargeString, func(b array.Builder, s string) { b.(*array.LargeStringBuilder).Append(s) }},
+		{"utf8 view", table, arrow.BinaryTypes.StringView, func(b array.Builder, s string) { b.(*array.StringViewBuilder).Append(s) }},
+		{"dictionary", table, &arrow.DictionaryType{IndexType: arrow.PrimitiveTypes.Int8, ValueType: arrow.BinaryTypes.String},
+			func(b array.Builder, s string) { must(t, b.(*array.BinaryDictionaryBuilder).AppendString(s)) }},
+		{"nested", nested, arrow.ListOf(inner), func(b array.Builder, s string) {
+			list := b.(*array.ListBuilder)
+			list.Append(true)
+			row := list.ValueBuilder().(*array.StructBuilder)
+			row.Append(true)
+			m := row.FieldBuilder(0).(*array.MapBuilder)
+			m.Append(true)
+			m.KeyBuilder().(*array.StringBuilder).Append("k")
+			m.ItemBuilder().(*array.LargeStringBuilder).Append(s)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			as := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int32}, {Name: "v", Type: c.typ, Nullable: true}}, nil)
+			b := array.NewRecordBuilder(memory.DefaultAllocator, as)
+			for i, s := range text {
+				b.Field(0).(*array.Int32Builder).Append(int32(i))
+				c.add(b.Field(1), s)
+			}
+			var buf bytes.Buffer
+			w := ipc.NewWriter(&buf, ipc.WithSchema(as))
+			must(t, w.Write(b.NewRecordBatch()))
+			must(t, w.Close())
+			name := writeFile(t, "x.arrow", buf.String())
+			_, err := readAll(t, Options{Table: c.table}, name)
+			var in *InputError
+			if !errors.As(err, &in) || in.Row != 2 || !strings.HasPrefix(in.Column, "v") {
+				t.Errorf("%v", err)
+			}
+			got, err := readAll(t, Options{Table: c.table, OnError: Skip}, name)
+			if err != nil || len(got.rows) != 2 || len(got.rejects) != 1 || got.rejects[0].Row != 2 {
+				t.Errorf("%v %q, rejected %v", err, got.rows, got.rejects)
+			}
+		})
+	}
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestColumnarFaultsNameGroupRowAndColumn(t *testing.T) {
 	table := testTable(t, "id TINYINT NOT NULL", "s STRING NOT NULL")
 	s := arrow.NewSchema([]arrow.Field{
