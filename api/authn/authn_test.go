@@ -238,6 +238,7 @@ func TestTokensThatMustNotAuthenticate(t *testing.T) {
 		"an empty subject":                p.sign(with("sub", "")).Reveal(),
 		"a subject that is a number":      p.sign(with("sub", 7)).Reveal(),
 		"a subject with a newline":        p.sign(with("sub", "a\nb")).Reveal(),
+		"a subject that drives terminals": p.sign(with("sub", "a\u009b2Jb")).Reveal(),
 		"a subject that is too long":      p.sign(with("sub", strings.Repeat("x", maxSubject+1))).Reveal(),
 		"groups that are objects":         p.sign(with("groups", []any{map[string]any{}})).Reveal(),
 		"too many groups":                 p.sign(with("groups", slices.Repeat([]string{"g"}, maxGroups+1))).Reveal(),

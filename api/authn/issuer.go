@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/golang-jwt/jwt/v5"
@@ -313,7 +314,7 @@ func checkText(what, s string, limit int) error {
 		return fmt.Errorf("the token's %s is missing or empty", what)
 	case len(s) > limit:
 		return fmt.Errorf("the token's %s is longer than %d bytes", what, limit)
-	case !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return r < ' ' || r == 0x7f }):
+	case !utf8.ValidString(s) || strings.ContainsFunc(s, unicode.IsControl):
 		return fmt.Errorf("the token's %s holds control characters", what)
 	}
 	return nil
