@@ -242,6 +242,32 @@ func TestCSV(t *testing.T) {
 	}
 }
 
+func TestOneColumnReadsBackEqual(t *testing.T) {
+	table := testTable(t, "k STRING NOT NULL")
+	for _, null := range []string{"", "NULL", `\N`} {
+		rows := [][]row.Value{{row.String("a")}, {row.String("")}, {row.String(null)}}
+		name := writeFile(t, "x.csv", string(write(t, CSV, table, rows, WriteOptions{Null: null})))
+		checkReading(t, Options{Table: table, Null: null}, name, []string{`"a"`, `""`, rowText(table, rows[2])}, "")
+	}
+}
+
+func TestImpossibleDialects(t *testing.T) {
+	table := testTable(t, "id INT NOT NULL", "s STRING")
+	name := writeFile(t, "x.csv", "id,s\n1,a\n")
+	for _, c := range []struct {
+		delimiter byte
+		null      string
+	}{{'"', ""}, {'\n', ""}, {'\r', ""}, {0xe9, ""}, {';', "a;b"}, {0, "\""}, {0, "a\nb"}, {',', ","}} {
+		if _, err := NewWriter(io.Discard, CSV, table.Schema.Columns, WriteOptions{Delimiter: c.delimiter, Null: c.null}); err == nil {
+			t.Errorf("%q and NULL as %q can be written", c.delimiter, c.null)
+		}
+		if r, err := Open([]string{name}, Options{Table: table, Delimiter: c.delimiter, Null: c.null}); err == nil {
+			r.Close()
+			t.Errorf("%q and NULL as %q can be read", c.delimiter, c.null)
+		}
+	}
+}
+
 func TestTimestampsEndWhereMillisecondsDo(t *testing.T) {
 	for _, c := range []struct {
 		text  string
