@@ -354,6 +354,18 @@ func TestInterruptedLoadResumes(t *testing.T) {
 	s.fails(exitUsage, "nothing to resume", "load", "--resume", "--work-dir", "work")
 }
 
+func TestOnlyRecordsAreOfferedToBeSetAside(t *testing.T) {
+	s := newShell(t)
+	table := tableName(t)
+	s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id")
+	const hint = "--on-error skip"
+	s.fails(exitInput, hint, "load", table, s.write("record.csv", people(3)+"x,y,1\n"))
+	r := s.fails(exitInput, "p.csv:5: a quote that never closes", "load", table, s.write("p.csv", people(3)+"4,\"y,1\n"))
+	if strings.Contains(r.stderr, hint) {
+		t.Errorf("skipping does not help: %s", r.stderr)
+	}
+}
+
 // A server may fail although it has stored the session, which then owns the target.
 func TestBegunAlthoughTheServerFailed(t *testing.T) {
 	s := newShell(t)

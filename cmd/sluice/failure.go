@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -198,10 +197,7 @@ var serverHints = map[string]string{
 }
 
 func inputHint(in *tabular.InputError) string {
-	switch {
-	case errors.Is(in.Err, fs.ErrNotExist), errors.Is(in.Err, fs.ErrPermission):
-		return ""
-	case in.Line > 1 || in.Row > 0:
+	if in.OfRecord {
 		return "correct the record, or set such records aside with --on-error skip"
 	}
 	return ""
