@@ -320,6 +320,17 @@ func TestTLSAndReload(t *testing.T) {
 	if !strings.Contains(p.text(), "the last good revision goes on") {
 		t.Errorf("no word about the policy:\n%s", p.text())
 	}
+	h = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: second}}}
+	res, err = h.Get(p.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(text), `sluice_policy_loads_total{outcome="refused"} `) ||
+		strings.Contains(string(text), `sluice_policy_loads_total{outcome="refused"} 0`) || strings.Contains(string(text), "\nsluice_policy_stale_since_seconds 0\n") {
+		t.Errorf("metrics do not tell of the refused policy: %v\n%s", err, text)
+	}
 }
 
 // eventually polls for what another process does in its own time.
