@@ -63,7 +63,7 @@ func everyRow(id int64) []row.Value {
 	return []row.Value{
 		row.Int64(id),
 		row.Bool(true), row.Int8(-128), row.Int16(32767), row.Int32(-1), row.Int64(math.MinInt64), row.Float32(1.5), row.Float64(math.Inf(-1)),
-		row.String("héllo"), row.String("grüße, " + strings.Repeat("x", 40)), row.Bytes([]byte{0, 255}), row.Bytes([]byte{}),
+		row.String("héllo"), row.String("grüße, " + strings.Repeat("x", 40)), row.Bytes([]byte{0, 255, 1, 0}), row.Bytes([]byte{}),
 		row.Decimal64(-12345), row.DecimalBig(huge),
 		row.Date(-719162), row.Time(86399999), row.Timestamp(-1000, 0), row.Timestamp(-1, 0), row.Timestamp(-1, 999000), row.Timestamp(1, 999999),
 		row.Timestamp(1700000000123, 0), row.Timestamp(-5, 1),

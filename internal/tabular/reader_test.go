@@ -397,6 +397,8 @@ func TestSkipRejectsSingleRecords(t *testing.T) {
 func TestValuesThatAFormatCannotStore(t *testing.T) {
 	indexed := testTable(t, "id INT NOT NULL", "c CHAR(2)", "s STRING")
 	indexed.Properties = map[string]string{"table.kv.format": "INDEXED"}
+	binary := testTable(t, "id INT NOT NULL", "b BINARY(2)")
+	binary.Properties = map[string]string{"table.kv.format": "INDEXED"}
 	iceberg := testTable(t, "id TIMESTAMP(9) NOT NULL", "s STRING")
 	iceberg.Properties = map[string]string{"table.datalake.format": "iceberg"}
 	for _, c := range []struct {
@@ -409,6 +411,8 @@ func TestValuesThatAFormatCannotStore(t *testing.T) {
 	}{
 		{"CHAR in bytes", indexed, [][]row.Value{{row.Int32(1), row.String("ab"), {}}, {row.Int32(2), row.String("éé"), {}}, {row.Int32(3), {}, {}}},
 			`[1,"ab",null 3,null,null]`, "c", "the indexed row format"},
+		{"BINARY that would be filled up", binary, [][]row.Value{{row.Int32(1), row.Bytes([]byte{1, 0})}, {row.Int32(2), row.Bytes([]byte{1})}, {row.Int32(3), {}}},
+			`[1,"AQA=" 3,null]`, "b", "the indexed row format"},
 		{"nanoseconds in a key", iceberg, [][]row.Value{{row.Timestamp(1, 1000), {}}, {row.Timestamp(1, 1), {}}, {row.Timestamp(2, 0), {}}},
 			`["1970-01-01T00:00:00.001001",null "1970-01-01T00:00:00.002",null]`, "id", "lake format iceberg keys"},
 	} {
