@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -611,6 +612,13 @@ func TestUnreachableServer(t *testing.T) {
 	closed.Close()
 	s := &shell{t: t, ctx: t.Context(), env: map[string]string{envURL: closed.URL, envDevSubject: "x"}}
 	s.fails(exitUnavailable, "is sluiced running", "table", "list")
+
+	private := httptest.NewUnstartedServer(http.NotFoundHandler())
+	private.Config.ErrorLog = log.New(io.Discard, "", 0)
+	private.StartTLS()
+	defer private.Close()
+	s.env[envURL] = private.URL
+	s.fails(exitUnavailable, "SSL_CERT_FILE", "table", "list")
 }
 
 func TestNoServerNeeded(t *testing.T) {
@@ -624,6 +632,11 @@ func TestNoServerNeeded(t *testing.T) {
 	}
 	if out := s.ok("completion", "bash"); !strings.Contains(out, "sluice") {
 		t.Error("no completion")
+	}
+	for flag, want := range map[string]string{"scan --format": "table", "load --format": "auto", "build --compression": "zstd", "session list -o": "json"} {
+		if out := s.ok(append([]string{"__complete"}, append(strings.Fields(flag), "")...)...); !strings.Contains(out, want+"\n") {
+			t.Errorf("%s is completed with %q", flag, out)
+		}
 	}
 	for _, args := range [][]string{{}, {"--help"}, {"session"}, {"help", "load"}} {
 		if out := s.ok(args...); !strings.Contains(out, "sluice") {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,6 +99,7 @@ func describe(err error) failure {
 		stop  *interrupted
 		hint  *hinted
 		dns   *net.OpError
+		cert  *tls.CertificateVerificationError
 	)
 	switch {
 	case errors.As(err, &u):
@@ -118,6 +120,9 @@ func describe(err error) failure {
 	case errors.Is(err, builder.ErrConflict):
 		f.ExitCode = exitConflict
 		f.Hint = "another build of this bucket stored different content, for example from other input: abort the session and begin anew"
+	case errors.As(err, &cert):
+		f.ExitCode = exitUnavailable
+		f.Hint = "if a CA of your own signed the server's certificate: SSL_CERT_FILE names a PEM file of CAs to trust"
 	case client.Unanswered(err), errors.As(err, &dns):
 		f.ExitCode = exitUnavailable
 		f.Hint = "is sluiced running at that URL, and reachable from here?"
