@@ -191,7 +191,7 @@ var serverHints = map[string]string{
 	v1.CodeSessionEnded:      "the session is over: `sluice session show` says how; begin a new one",
 	v1.CodeStaleEpoch:        "a newer session owns the target: get its build context, or begin anew",
 	v1.CodeTooManySessions:   "commit or abort a session first, or ask the operator for a higher limit",
-	v1.CodeTargetRefused:     "only a primary-key table without merge engine, TTL and auto-increment can be bulk loaded",
+	v1.CodeTargetRefused:     "only a primary-key table without merge engine, TTL and auto-increment can be bulk loaded; of a partitioned one, name DATABASE.TABLE/PARTITION",
 	v1.CodeAlreadyExists:     "choose another name, or drop what is there",
 	v1.CodeBusy:              "try again in a moment",
 	v1.CodeOverloaded:        "try again in a moment",
