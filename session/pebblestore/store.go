@@ -11,7 +11,11 @@
 // process that opens the directory finds the records as they are. A damaged record
 // is an error of its own (ErrCorrupt names its key) and does not stop the others.
 //
-// One process at a time owns the directory. The format is described in codec.go.
+// One process at a time owns the directory, which is its user's only. A store with
+// missing or damaged files is not opened, nor made anew: the error is ErrCorrupt and
+// says to restore the directory. What cannot be told from a power cut is treated as
+// one: a log ends at its first damaged entry, and of several logs the newest may be
+// missing. The format is described in codec.go.
 package pebblestore
 
 import (
@@ -53,6 +57,7 @@ type Options struct {
 // Store implements session.Store.
 type Store struct {
 	db  *pebble.DB
+	dir *pebble.Lock // on the directory
 	log *slog.Logger
 
 	// open is read-locked by every operation, so that Close waits for them.
@@ -85,10 +90,24 @@ func Open(dir string, o Options) (*Store, error) {
 	fail := func(err error) (*Store, error) {
 		return nil, fmt.Errorf("open session store %s: %w", dir, err)
 	}
-	if err := s.openDB(dir, o); err != nil {
+	if err := s.makeDir(dir, o.FS); err != nil {
 		return fail(err)
 	}
-	err := s.Err()
+	fs := o.FS
+	if fs == nil {
+		fs = vfs.Default
+	}
+	var err error
+	if s.dir, err = pebble.LockDirectory(dir, fs); err != nil {
+		return fail(fmt.Errorf("lock it: %w", err))
+	}
+	err = checkFiles(dir, fs)
+	if err == nil {
+		err = s.openDB(dir, o)
+	}
+	if err == nil {
+		err = s.Err()
+	}
 	if err == nil {
 		err = s.checkVersion()
 	}
@@ -96,18 +115,16 @@ func Open(dir string, o Options) (*Store, error) {
 		s.active, err = s.countActive()
 	}
 	if err != nil {
-		return fail(errors.Join(err, s.Close()))
+		return fail(errors.Join(damage(dir, err), s.Close()))
 	}
 	return s, nil
 }
 
 func (s *Store) openDB(dir string, o Options) error {
-	if err := makeDir(dir, o.FS); err != nil {
-		return err
-	}
 	return s.guard(func() (err error) {
 		s.db, err = pebble.Open(dir, &pebble.Options{
 			FS:                 o.FS,
+			Lock:               s.dir,
 			FormatMajorVersion: pebble.FormatNewest,
 			MemTableSize:       o.memTableSize,
 			Logger:             dbLogger{s},
@@ -126,7 +143,7 @@ func (s *Store) guard(do func() error) error {
 		err, returned := error(nil), false
 		defer func() {
 			if r := recover(); r != nil {
-				s.fail(fmt.Errorf("%v", r))
+				s.fail(panicked(r))
 			}
 			if !returned {
 				err = s.Err()
@@ -146,6 +163,15 @@ func (s *Store) guard(do func() error) error {
 	return s.Err()
 }
 
+// panicked makes an error of what pebble panicked with: a failed write, or what a
+// file held that it relied on.
+func panicked(r any) error {
+	if e, ok := r.(runtime.Error); ok {
+		return fmt.Errorf("pebble panicked: %w", e)
+	}
+	return fmt.Errorf("%w: %v", errWrite, r)
+}
+
 // dbLogger receives pebble's messages.
 type dbLogger struct{ s *Store }
 
@@ -159,7 +185,7 @@ func (l dbLogger) Errorf(format string, args ...any) {
 // must not return; pebble's own ends the process. Here it ends the goroutine, which
 // is one of pebble's or of guard.
 func (l dbLogger) Fatalf(format string, args ...any) {
-	l.s.fail(fmt.Errorf(format, args...))
+	l.s.fail(fmt.Errorf("%w: %w", errWrite, fmt.Errorf(format, args...)))
 	runtime.Goexit()
 }
 
@@ -179,23 +205,6 @@ func (s *Store) backgroundError(err error) {
 	time.Sleep(10 * time.Millisecond) // pebble's locks are held: writes wait for this
 }
 
-// makeDir creates the directory durably. Pebble syncs what is in its directory, but
-// not the entry of the directory itself: a power cut could take the whole new store
-// with everything acknowledged in it.
-func makeDir(dir string, fs vfs.FS) error {
-	if fs == nil {
-		return durable.MkdirAll(dir, 0o750)
-	}
-	if err := fs.MkdirAll(dir, 0o750); err != nil {
-		return err
-	}
-	parent, err := fs.OpenDir(fs.PathDir(dir))
-	if err != nil {
-		return err
-	}
-	return errors.Join(parent.Sync(), parent.Close())
-}
-
 // checkVersion marks a new database and refuses one that this code does not read.
 func (s *Store) checkVersion() error {
 	v, err := s.get([]byte{keyVersion})
@@ -205,14 +214,14 @@ func (s *Store) checkVersion() error {
 	case len(v) == 1 && v[0] == storeVersion:
 		return nil
 	case v != nil:
-		return fmt.Errorf("store version %d; this program reads version %d", v, storeVersion)
+		return fmt.Errorf("%w: store version %d; it reads version %d", errForeign, v, storeVersion)
 	}
 	empty := true
 	if err := s.scan(nil, nil, func(_, _ []byte) (bool, error) { empty = false; return false, nil }); err != nil {
 		return err
 	}
 	if !empty {
-		return errors.New("the directory holds another kind of database")
+		return fmt.Errorf("%w: the directory holds another kind of database", errForeign)
 	}
 	b := s.db.NewBatch()
 	set(b, []byte{keyVersion}, []byte{storeVersion})
@@ -233,11 +242,15 @@ func (s *Store) Close() error {
 	}
 	s.open.Lock()
 	defer s.open.Unlock()
-	if s.closed || s.db == nil {
+	if s.closed {
 		return nil
 	}
 	s.closed = true
-	return s.guard(s.db.Close)
+	var err error
+	if s.db != nil {
+		err = s.guard(s.db.Close)
+	}
+	return errors.Join(err, s.dir.Close())
 }
 
 // Err returns the failure that made the store refuse everything, nil while it

@@ -108,7 +108,7 @@ func TestOpenRefusesForeignDatabases(t *testing.T) {
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			fs := vfs.NewMem()
-			db, err := pebble.Open("db", &pebble.Options{FS: fs})
+			db, err := pebble.Open("db", &pebble.Options{FS: fs, FormatMajorVersion: pebble.FormatNewest})
 			if err != nil {
 				t.Fatal(err)
 			}
