@@ -155,7 +155,7 @@ func TestAWarehouseOnS3IsProvedAndLeftEmpty(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer objects.Close()
-	out, err := server.S3(server.Admin.Provider()).ListObjectsV2(t.Context(), &awss3.ListObjectsV2Input{Bucket: aws.String(server.Bucket)})
+	out, err := server.S3(server.Admin.Provider()).ListObjectsV2(t.Context(), &awss3.ListObjectsV2Input{Bucket: &server.Bucket, Prefix: aws.String(t.Name())})
 	if err != nil || len(out.Contents) != 0 {
 		t.Errorf("the probe left %v, %v", out, err)
 	}
