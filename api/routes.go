@@ -12,6 +12,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
+	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 )
 
 // class says which admission gate and deadlines a route has.
@@ -76,6 +77,10 @@ func (s *Server) routes(c Config) *chi.Mux {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut} {
 			m.Method(method, gateway.Prefix+"*", objects)
 		}
+	}
+
+	if s.signer != nil {
+		api(http.MethodPost, remotesign.Path, s.sign(remotesign.NewHandler(remotesign.HandlerConfig{Signer: s.signer, Fail: s.fail})))
 	}
 
 	system := func(pattern string, h endpoint) {

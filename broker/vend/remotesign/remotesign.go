@@ -244,6 +244,28 @@ func New(c Config) (*Signer, error) {
 	return s, nil
 }
 
+// BaseURL is what the URL of every key starts with, "/" included; the key follows,
+// each byte but letters, digits and "-._~/" escaped.
+func (s *Signer) BaseURL() string {
+	if s.prefix.String() == "" {
+		return s.base
+	}
+	return s.base + escapeKey(s.prefix.String()) + "/"
+}
+
+// escapeKey is the inverse of parseKey.
+func escapeKey(key string) string {
+	out := make([]byte, 0, len(key))
+	for i := range len(key) {
+		if c := key[i]; unreserved(c) || c == '/' {
+			out = append(out, c)
+		} else {
+			out = fmt.Appendf(out, "%%%02X", c)
+		}
+	}
+	return string(out)
+}
+
 // parseEndpoint accepts the one spelling that clients send in the Host header.
 func parseEndpoint(endpoint string) (scheme, host string, err error) {
 	u, err := url.Parse(endpoint)
