@@ -32,6 +32,11 @@
 // with the broker's key: see UnsignedHeaderProbes. Measured: SeaweedFS 4.48 refuses,
 // MiniStack 1.5.33 copies.
 //
+// S3 compares the body with the signed digest; not every store does. SeaweedFS 4.48
+// stores another body under a signed X-Amz-Content-Sha256, but refuses it when the
+// signature also covers X-Amz-Checksum-Sha256 and no other checksum, of which it
+// compares one only: see Config.RequireSHA256.
+//
 // # How long
 //
 // S3 accepts a signature from 15 minutes before its date until 15 minutes after. A
@@ -105,6 +110,10 @@ type Config struct {
 	// Encryption is asked of the store for every new object; the zero value asks for
 	// none and refuses workers' own wishes.
 	Encryption Encryption
+	// RequireSHA256 refuses PutObject and UploadPart without X-Amz-Checksum-Sha256 or
+	// with another checksum beside it, for stores that do not compare a body with the
+	// digest that its signature covers.
+	RequireSHA256 bool
 	// MaxHeaderBytes bounds names and values of all headers together; 0 =
 	// DefaultMaxHeaderBytes.
 	MaxHeaderBytes int
