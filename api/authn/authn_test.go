@@ -17,6 +17,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -384,6 +385,76 @@ func TestMadeUpKeyIDsFetchRarely(t *testing.T) {
 	_, _ = a.Authenticate(t.Context(), tok(99))
 	if p.fetches.Load() != before+1 {
 		t.Error("after the pause no fetch was made: a real rotation would stay unseen")
+	}
+}
+
+func TestMadeUpKeyIDsDoNotWaitForASlowIssuer(t *testing.T) {
+	clock := newClock()
+	p := newIDP(t, "ES256")
+	answer := make(chan bool)
+	var slow atomic.Bool
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if slow.Load() {
+			<-answer
+		}
+		_, _ = w.Write(p.jwks())
+	}))
+	defer front.Close()
+	a := newAuth(t, clock, Issuer{Issuer: testIssuer, Audience: []string{testAudience}, JWKSURL: front.URL})
+	if _, err := a.Authenticate(t.Context(), p.sign(good(clock.Now()))); err != nil {
+		t.Fatal(err)
+	}
+	slow.Store(true)
+	clock.advance(unknownPause)
+	var done sync.WaitGroup
+	for i := range maxWaiting {
+		tok := p.sign(good(clock.Now()), "kid", fmt.Sprint("made-up-", i))
+		done.Go(func() { _, _ = a.Authenticate(t.Context(), tok) })
+	}
+	for keys := a.issuers[testIssuer].keys.(*remoteKeys); keys.waiting.Load() < maxWaiting; {
+		runtime.Gosched()
+	}
+	if _, err := a.Authenticate(t.Context(), p.sign(good(clock.Now()), "kid", "made-up-too")); !errors.Is(err, ErrUnavailable) {
+		t.Errorf("one more unknown key, meanwhile: %v", err)
+	}
+	claims := good(clock.Now())
+	claims["jti"] = "not in the cache"
+	if _, err := a.Authenticate(t.Context(), p.sign(claims)); err != nil {
+		t.Errorf("a known key, meanwhile: %v", err)
+	}
+	close(answer)
+	done.Wait()
+}
+
+func TestARemoteIssuerDoesNotSendUsToLoopback(t *testing.T) {
+	clock := newClock()
+	p := newIDP(t, "ES256")
+	var doc atomic.Value
+	s := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/jwks" {
+			_, _ = w.Write(p.jwks())
+			return
+		}
+		_, _ = w.Write([]byte(doc.Load().(string)))
+	}))
+	defer s.Close()
+	claims := good(clock.Now())
+	claims["iss"] = s.URL
+	for jwks, ok := range map[string]bool{s.URL + "/jwks": true, p.server.URL: false} {
+		doc.Store(fmt.Sprintf(`{"issuer":%q,"jwks_uri":%q}`, s.URL, jwks))
+		a, err := New(t.Context(), Config{
+			Tokens: &noTokens{}, Issuers: []Issuer{{Issuer: s.URL, Audience: []string{testAudience}}}, Now: clock.Now, HTTPClient: s.Client(),
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := a.Authenticate(t.Context(), p.sign(claims)); ok != (err == nil) {
+			t.Errorf("%s: %v", jwks, err)
+		}
+		a.Close()
+	}
+	if p.fetches.Load() != 0 {
+		t.Error("the service on loopback was asked")
 	}
 }
 

@@ -31,9 +31,13 @@ const (
 	unknownPause    = 5 * time.Second
 	fetchTimeout    = 5 * time.Second
 	maxKeySet       = 1 << 20
+	maxWaiting      = 16
 )
 
-var errUnknownKey = errors.New("unknown key")
+var (
+	errUnknownKey = errors.New("unknown key")
+	errFetching   = errors.New("its keys are being fetched")
+)
 
 func newKeySource(c Issuer, shared Config) (keySource, error) {
 	if c.JWKSFile != "" {
@@ -126,6 +130,8 @@ type remoteKeys struct {
 
 	current atomic.Pointer[keyfunc.Keyfunc]
 
+	waiting atomic.Int32 // requests with an unknown key in refreshAfter
+
 	mu       sync.Mutex // held during a fetch
 	fetched  time.Time  // when the last fetch ended, failed ones included
 	fetchErr error
@@ -139,15 +145,23 @@ func (r *remoteKeys) key(ctx context.Context, t *jwt.Token) (any, error) {
 			return key, err
 		}
 	}
-	if err := r.refreshAfter(seen); err != nil && r.current.Load() == nil {
+	if err := r.refreshAfter(seen); errors.Is(err, errFetching) || err != nil && r.current.Load() == nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	return lookup(ctx, *r.current.Load(), t)
 }
 
 // refreshAfter fetches, unless somebody has done so since the caller looked at
-// seen, or within unknownPause.
+// seen, or within unknownPause. Once there are keys only a few wait for a fetch:
+// nobody has to prove anything to name an unknown one, and a slow issuer would else
+// park as many requests as there are.
 func (r *remoteKeys) refreshAfter(seen *keyfunc.Keyfunc) error {
+	if seen != nil {
+		defer r.waiting.Add(-1)
+		if r.waiting.Add(1) > maxWaiting {
+			return errFetching
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.current.Load() != seen || !r.fetched.IsZero() && r.now().Sub(r.fetched) < unknownPause {
@@ -236,6 +250,11 @@ func (r *remoteKeys) discover(ctx context.Context) (string, error) {
 	}
 	if err := checkKeyURL(doc.JWKSURI); err != nil {
 		return "", fmt.Errorf("%s: jwks_uri: %w", url, err)
+	}
+	// Plain HTTP on loopback is for an issuer on this machine. Another one must not
+	// make us ask services here.
+	if strings.HasPrefix(r.c.Issuer, "https:") && !strings.HasPrefix(doc.JWKSURI, "https:") {
+		return "", fmt.Errorf("%s: jwks_uri %q is not https", url, clip(doc.JWKSURI))
 	}
 	return doc.JWKSURI, nil
 }

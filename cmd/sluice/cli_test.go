@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -354,6 +355,18 @@ func TestInterruptedLoadResumes(t *testing.T) {
 	s.fails(exitUsage, "nothing to resume", "load", "--resume", "--work-dir", "work")
 }
 
+func TestOnlyRecordsAreOfferedToBeSetAside(t *testing.T) {
+	s := newShell(t)
+	table := tableName(t)
+	s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id")
+	const hint = "--on-error skip"
+	s.fails(exitInput, hint, "load", table, s.write("record.csv", people(3)+"x,y,1\n"))
+	r := s.fails(exitInput, "p.csv:5: a quote that never closes", "load", table, s.write("p.csv", people(3)+"4,\"y,1\n"))
+	if strings.Contains(r.stderr, hint) {
+		t.Errorf("skipping does not help: %s", r.stderr)
+	}
+}
+
 // A server may fail although it has stored the session, which then owns the target.
 func TestBegunAlthoughTheServerFailed(t *testing.T) {
 	s := newShell(t)
@@ -599,6 +612,13 @@ func TestUnreachableServer(t *testing.T) {
 	closed.Close()
 	s := &shell{t: t, ctx: t.Context(), env: map[string]string{envURL: closed.URL, envDevSubject: "x"}}
 	s.fails(exitUnavailable, "is sluiced running", "table", "list")
+
+	private := httptest.NewUnstartedServer(http.NotFoundHandler())
+	private.Config.ErrorLog = log.New(io.Discard, "", 0)
+	private.StartTLS()
+	defer private.Close()
+	s.env[envURL] = private.URL
+	s.fails(exitUnavailable, "SSL_CERT_FILE", "table", "list")
 }
 
 func TestNoServerNeeded(t *testing.T) {
@@ -612,6 +632,11 @@ func TestNoServerNeeded(t *testing.T) {
 	}
 	if out := s.ok("completion", "bash"); !strings.Contains(out, "sluice") {
 		t.Error("no completion")
+	}
+	for flag, want := range map[string]string{"scan --format": "table", "load --format": "auto", "build --compression": "zstd", "session list -o": "json"} {
+		if out := s.ok(append([]string{"__complete"}, append(strings.Fields(flag), "")...)...); !strings.Contains(out, want+"\n") {
+			t.Errorf("%s is completed with %q", flag, out)
+		}
 	}
 	for _, args := range [][]string{{}, {"--help"}, {"session"}, {"help", "load"}} {
 		if out := s.ok(args...); !strings.Contains(out, "sluice") {

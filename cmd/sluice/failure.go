@@ -2,10 +2,10 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"net"
 	"net/http"
 	"strings"
@@ -99,6 +99,7 @@ func describe(err error) failure {
 		stop  *interrupted
 		hint  *hinted
 		dns   *net.OpError
+		cert  *tls.CertificateVerificationError
 	)
 	switch {
 	case errors.As(err, &u):
@@ -119,6 +120,9 @@ func describe(err error) failure {
 	case errors.Is(err, builder.ErrConflict):
 		f.ExitCode = exitConflict
 		f.Hint = "another build of this bucket stored different content, for example from other input: abort the session and begin anew"
+	case errors.As(err, &cert):
+		f.ExitCode = exitUnavailable
+		f.Hint = "if a CA of your own signed the server's certificate: SSL_CERT_FILE names a PEM file of CAs to trust"
 	case client.Unanswered(err), errors.As(err, &dns):
 		f.ExitCode = exitUnavailable
 		f.Hint = "is sluiced running at that URL, and reachable from here?"
@@ -187,7 +191,7 @@ var serverHints = map[string]string{
 	v1.CodeSessionEnded:      "the session is over: `sluice session show` says how; begin a new one",
 	v1.CodeStaleEpoch:        "a newer session owns the target: get its build context, or begin anew",
 	v1.CodeTooManySessions:   "commit or abort a session first, or ask the operator for a higher limit",
-	v1.CodeTargetRefused:     "only a primary-key table without merge engine, TTL and auto-increment can be bulk loaded",
+	v1.CodeTargetRefused:     "only a primary-key table without merge engine, TTL and auto-increment can be bulk loaded; of a partitioned one, name DATABASE.TABLE/PARTITION",
 	v1.CodeAlreadyExists:     "choose another name, or drop what is there",
 	v1.CodeBusy:              "try again in a moment",
 	v1.CodeOverloaded:        "try again in a moment",
@@ -198,10 +202,7 @@ var serverHints = map[string]string{
 }
 
 func inputHint(in *tabular.InputError) string {
-	switch {
-	case errors.Is(in.Err, fs.ErrNotExist), errors.Is(in.Err, fs.ErrPermission):
-		return ""
-	case in.Line > 1 || in.Row > 0:
+	if in.OfRecord {
 		return "correct the record, or set such records aside with --on-error skip"
 	}
 	return ""

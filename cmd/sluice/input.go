@@ -54,8 +54,8 @@ func (f *inputFlags) options(g *globals) (tabular.Options, error) {
 	if o.Format == tabular.Table {
 		return o, &usageError{errors.New("--format table can only be printed")}
 	}
-	if o.Delimiter, err = parseDelimiter(f.Delimiter); err != nil {
-		return o, &usageError{err}
+	if o.Delimiter, err = parseDialect(f.Delimiter, f.Null); err != nil {
+		return o, err
 	}
 	if o.OnError, err = parseOnError("--on-error", f.OnError); err != nil {
 		return o, err
@@ -65,6 +65,18 @@ func (f *inputFlags) options(g *globals) (tabular.Options, error) {
 		return o, &usageError{errors.New("--reject-file goes with --on-error skip")}
 	}
 	return o, err
+}
+
+// parseDialect reads the flags about the form of CSV.
+func parseDialect(delimiter, null string) (byte, error) {
+	d, err := parseDelimiter(delimiter)
+	if err == nil {
+		err = tabular.CheckDialect(d, null)
+	}
+	if err != nil {
+		return 0, &usageError{err}
+	}
+	return d, nil
 }
 
 func parseDelimiter(s string) (byte, error) {

@@ -85,7 +85,31 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input data, 4 denied, 5 not f
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 	}
+	completeValues(root)
 	return root
+}
+
+// words are the values of flags that take one of a few; the shell completes them.
+var words = map[string][]string{
+	"output": {outputTable, outputJSON}, "compression": {"snappy", "zstd", "none"}, "on-error": {"fail", "skip"},
+	"other-partitions": {"fail", "skip"}, "state": {"BEGUN", "COMMITTING", "COMMITTED", "ABORTED"},
+	"schema": {"input", "decision", "data", "capabilities"}, "format": {"auto", "csv", "json", "parquet", "arrow"},
+	"scan format": {"table", "json", "csv", "arrow", "parquet"},
+}
+
+func completeValues(c *cobra.Command) {
+	for name, values := range words {
+		if c.Name() == "scan" && words["scan "+name] != nil {
+			values = words["scan "+name]
+		}
+		if c.LocalFlags().Lookup(name) != nil {
+			// It fails for a flag that does not exist only.
+			_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+		}
+	}
+	for _, sub := range c.Commands() {
+		completeValues(sub)
+	}
 }
 
 // refuseUnknown makes a command that only has subcommands refuse other words

@@ -109,9 +109,9 @@ func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest
 	if err != nil {
 		return err
 	}
-	delimiter, err := parseDelimiter(f.delimiter)
+	delimiter, err := parseDialect(f.delimiter, f.null)
 	if err != nil {
-		return &usageError{err}
+		return err
 	}
 	c, err := g.connect(builder.Events{})
 	if err != nil {

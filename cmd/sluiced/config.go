@@ -67,16 +67,16 @@ type identityConfig struct {
 type identityIssuer struct {
 	Issuer          string            `yaml:"issuer"`
 	Audience        []string          `yaml:"audience"`
-	JWKSURL         string            `yaml:"jwks_url"`
-	JWKSFile        string            `yaml:"jwks_file"`
-	CAFile          string            `yaml:"ca_file"`
-	TokenFile       string            `yaml:"token_file"`
-	Algorithms      []string          `yaml:"algorithms"`
-	Types           []string          `yaml:"types"`
-	SubjectClaim    string            `yaml:"subject_claim"`
-	GroupsClaim     string            `yaml:"groups_claim"`
-	Claims          map[string]string `yaml:"claims"`
-	RefreshInterval time.Duration     `yaml:"refresh_interval"`
+	JWKSURL         string            `yaml:"jwks_url,omitempty"`
+	JWKSFile        string            `yaml:"jwks_file,omitempty"`
+	CAFile          string            `yaml:"ca_file,omitempty"`
+	TokenFile       string            `yaml:"token_file,omitempty"`
+	Algorithms      []string          `yaml:"algorithms,omitempty"`
+	Types           []string          `yaml:"types,omitempty"`
+	SubjectClaim    string            `yaml:"subject_claim,omitempty"`
+	GroupsClaim     string            `yaml:"groups_claim,omitempty"`
+	Claims          map[string]string `yaml:"claims,omitempty"`
+	RefreshInterval time.Duration     `yaml:"refresh_interval,omitempty"`
 }
 
 type policyConfig struct {

@@ -159,7 +159,7 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 
 func collect(t reflect.Type, prefix string, into map[string]bool) {
 	for f := range t.Fields() {
-		name := f.Tag.Get("yaml")
+		name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
 		if name == "" {
 			continue
 		}

@@ -258,7 +258,7 @@ func TestASecondSignalEndsTheWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Close()
-	fmt.Fprint(conn, "POST /dev/token HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	fmt.Fprint(conn, "POST /dev/token HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil || !strings.Contains(line, "100 Continue") {
 		t.Fatalf("%q %v", line, err)
 	}
@@ -319,6 +319,17 @@ func TestTLSAndReload(t *testing.T) {
 	}
 	if !strings.Contains(p.text(), "the last good revision goes on") {
 		t.Errorf("no word about the policy:\n%s", p.text())
+	}
+	h = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: second}}}
+	res, err = h.Get(p.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	if err != nil || !strings.Contains(string(text), `sluice_policy_loads_total{outcome="refused"} `) ||
+		strings.Contains(string(text), `sluice_policy_loads_total{outcome="refused"} 0`) || strings.Contains(string(text), "\nsluice_policy_stale_since_seconds 0\n") {
+		t.Errorf("metrics do not tell of the refused policy: %v\n%s", err, text)
 	}
 }
 

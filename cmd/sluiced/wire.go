@@ -134,6 +134,28 @@ func (s *service) openBroker(c config, log *slog.Logger) (*local.Store, error) {
 	return objects, nil
 }
 
+// policyMetrics tell of a directory that does not load while the last good revision
+// goes on: requests and readiness show nothing of it until policy.max_stale.
+func (s *service) policyMetrics(reg *prometheus.Registry) {
+	reg.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "sluice_policy_stale_since_seconds",
+			Help: "Since when the policy directory cannot be loaded, in seconds since 1970; 0 while the newest revision decides.",
+		}, func() float64 {
+			if since := s.policy.Status().StaleSince; !since.IsZero() {
+				return float64(since.Unix())
+			}
+			return 0
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "sluice_policy_loads_total", Help: "Loads of the policy directory.", ConstLabels: prometheus.Labels{"outcome": "accepted"},
+		}, func() float64 { return float64(s.policy.Status().Reloads) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "sluice_policy_loads_total", Help: "Loads of the policy directory.", ConstLabels: prometheus.Labels{"outcome": "refused"},
+		}, func() float64 { return float64(s.policy.Status().Refused) }),
+	)
+}
+
 func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objects *local.Store) error {
 	var dev *authn.DevIssuer
 	if c.dev {
@@ -151,6 +173,7 @@ func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objec
 	s.onClose(auth.Close)
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.policyMetrics(reg)
 	s.api, err = api.NewServer(api.Config{
 		Broker: s.broker, Authn: auth, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: reg, Logger: log,
 		Checks: map[string]func(context.Context) error{

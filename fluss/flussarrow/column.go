@@ -334,7 +334,7 @@ func (c *doubleHalfColumn) put(w *row.Writer, i int) {
 type bytesRule struct {
 	text   bool
 	length int  // CHAR characters, BINARY bytes; 0 = any
-	padded bool // CHAR of the indexed format: length bytes, filled up with NUL
+	padded bool // CHAR and BINARY of the indexed format: length bytes, filled up with NUL
 }
 
 func (m casts) bytesRule(t schema.Type) bytesRule {
@@ -342,7 +342,7 @@ func (m casts) bytesRule(t schema.Type) bytesRule {
 	if t.Kind == schema.Char || t.Kind == schema.Binary {
 		r.length = t.Length
 	}
-	r.padded = m.indexed && t.Kind == schema.Char
+	r.padded = m.indexed && r.length > 0
 	return r
 }
 
@@ -354,7 +354,9 @@ func (r bytesRule) check(b []byte) *fault {
 		return nil
 	case r.padded && len(b) > r.length:
 		return rangeFault("%d bytes; the indexed row format stores the type in %d", len(b), r.length)
-	case r.padded && len(b) > 0 && b[len(b)-1] == 0:
+	case r.padded && !r.text && len(b) < r.length:
+		return rangeFault("%d bytes; the indexed row format would fill them up to %d with zeros", len(b), r.length)
+	case r.padded && r.text && len(b) > 0 && b[len(b)-1] == 0:
 		return rangeFault("text ends in NUL, which the indexed row format would drop")
 	case r.text && len(b) > r.length && utf8.RuneCount(b) > r.length:
 		return rangeFault("%d characters, the type has %d", utf8.RuneCount(b), r.length)

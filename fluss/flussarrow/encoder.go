@@ -104,7 +104,7 @@ func NewEncoder(t *schema.Table, schemaID int16, as *arrow.Schema) (*Encoder, er
 //	TIMESTAMP                timestamp without zone, any unit
 //	TIMESTAMP_LTZ            timestamp with zone, any unit
 //	ARRAY                    list, large_list, fixed_size_list, list_view
-//	MAP, ROW                 map, struct (fields by name)
+//	MAP, ROW                 map (each key once), struct (fields by name)
 //
 // A dictionary or an extension counts as its values' or storage type, and Arrow's
 // null type fits every nullable column.

@@ -3,6 +3,7 @@ package flussarrow
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"math/big"
 	"math/rand/v2"
@@ -62,7 +63,7 @@ func everyRow(id int64) []row.Value {
 	return []row.Value{
 		row.Int64(id),
 		row.Bool(true), row.Int8(-128), row.Int16(32767), row.Int32(-1), row.Int64(math.MinInt64), row.Float32(1.5), row.Float64(math.Inf(-1)),
-		row.String("héllo"), row.String("grüße, " + strings.Repeat("x", 40)), row.Bytes([]byte{0, 255}), row.Bytes([]byte{}),
+		row.String("héllo"), row.String("grüße, " + strings.Repeat("x", 40)), row.Bytes([]byte{0, 255, 1, 0}), row.Bytes([]byte{}),
 		row.Decimal64(-12345), row.DecimalBig(huge),
 		row.Date(-719162), row.Time(86399999), row.Timestamp(-1000, 0), row.Timestamp(-1, 0), row.Timestamp(-1, 999000), row.Timestamp(1, 999999),
 		row.Timestamp(1700000000123, 0), row.Timestamp(-5, 1),
@@ -414,6 +415,36 @@ func TestTextThatIsNotUTF8(t *testing.T) {
 			var re *RowError
 			if !errors.As(err, &re) || !errors.Is(err, ErrRange) || re.Column != "v" {
 				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestKeysOfAMapThatStandTwice(t *testing.T) {
+	table := testTable(t, "id BIGINT NOT NULL", "v MAP<STRING, INT>")
+	typ := arrow.MapOf(arrow.BinaryTypes.String, arrow.PrimitiveTypes.Int32)
+	entries := func(n int, more string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, `{"key":"k%d","value":1},`, i)
+		}
+		return b.String() + `{"key":"` + more + `","value":2}`
+	}
+	for _, c := range []struct {
+		name, js, column string
+	}{
+		{"none", "[[" + entries(2, "x") + "]]", ""},
+		{"the same in two rows", `[[{"key":"a","value":1}],[{"key":"a","value":2}]]`, ""},
+		{"in a small map", "[[" + entries(2, "k1") + "]]", "v[key 2]"},
+		{"in a large map", "[[" + entries(100, "k0") + "]]", "v[key 100]"},
+		{"none in a large map", "[[" + entries(100, "x") + "]]", ""},
+		{"in a later row", "[[],null,[" + entries(1, "k0") + "]]", "v[key 1]"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, err := firstRow(t, table, oneColumn(t, fromJSON(t, typ, c.js)))
+			var re *RowError
+			if found := errors.As(err, &re); found != (c.column != "") || found && (re.Column != c.column || !errors.Is(err, ErrRange)) {
+				t.Errorf("%v", err)
 			}
 		})
 	}

@@ -118,9 +118,11 @@ func putNested(c column, s *scratch, w *row.Writer, i int) {
 type mapColumn struct {
 	nulls
 	key, item child
+	keys      *row.Encoder // of a row with one key
 	a         *array.Map
 	clean     bool
 	own       scratch
+	buf       []byte
 }
 
 func (m casts) mapColumn(t schema.Type, at *arrow.MapType) (column, error) {
@@ -133,7 +135,11 @@ func (m casts) mapColumn(t schema.Type, at *arrow.MapType) (column, error) {
 	if err != nil {
 		return nil, fmt.Errorf("value: %w", err)
 	}
-	return &mapColumn{key: k, item: v}, nil
+	keys, err := row.NewEncoder([]schema.Type{*t.Key}, row.Compacted)
+	if err != nil {
+		return nil, fmt.Errorf("key: %w", err)
+	}
+	return &mapColumn{key: k, item: v, keys: keys}, nil
 }
 
 func (c *mapColumn) bind(a arrow.Array) {
@@ -141,7 +147,9 @@ func (c *mapColumn) bind(a arrow.Array) {
 	c.a = a.(*array.Map)
 	c.key.bind(c.a.Keys())
 	c.item.bind(c.a.Items())
-	c.clean = c.key.clean(c.a.Keys()) && c.item.clean(c.a.Items())
+	// Arrow leaves it to the application that a key stands only once.
+	single := c.a.Keys().Len() < 2
+	c.clean = single && c.key.clean(c.a.Keys()) && c.item.clean(c.a.Items())
 }
 func (c *mapColumn) checked() bool { return c.clean }
 
@@ -155,7 +163,47 @@ func (c *mapColumn) check(i int) *fault {
 			return &fault{fmt.Sprintf("[value %d]%s", j-start, f.path), f.err}
 		}
 	}
+	again, err := c.duplicate(int(start), int(end))
+	switch {
+	case err != nil:
+		return rangeFault("%v", err)
+	case again >= 0:
+		return &fault{fmt.Sprintf("[key %d]", again), fmt.Errorf("%w: the key stands twice", ErrRange)}
+	}
 	return nil
+}
+
+// duplicate is the first position, counted from start, whose key stood before, or -1.
+// Maps are small; only large ones are worth an index.
+func (c *mapColumn) duplicate(start, end int) (int, error) {
+	const small = 16
+	c.own.reset()
+	keys := c.own.take(end - start)
+	for j := range keys {
+		keys[j] = c.key.value(start+j, &c.own)
+	}
+	if len(keys) <= small {
+		for j, k := range keys {
+			for _, earlier := range keys[:j] {
+				if row.Equal(k, earlier) {
+					return j, nil
+				}
+			}
+		}
+		return -1, nil
+	}
+	seen := make(map[string]bool, len(keys))
+	for j := range keys {
+		var err error
+		if c.buf, err = c.keys.Append(c.buf[:0], keys[j:j+1]); err != nil {
+			return -1, fmt.Errorf("key %d: %w", j, err)
+		}
+		if seen[string(c.buf)] {
+			return j, nil
+		}
+		seen[string(c.buf)] = true
+	}
+	return -1, nil
 }
 
 func (c *mapColumn) value(i int, s *scratch) row.Value {

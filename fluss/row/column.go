@@ -247,7 +247,7 @@ func (c *column) accepts(v *Value) bool {
 	case opChar:
 		return v.shape == shapeString && c.acceptsChar(v.raw())
 	case opBinary:
-		return v.shape == shapeBytes && v.n <= int64(c.length)
+		return v.shape == shapeBytes && (v.n == int64(c.length) || v.n < int64(c.length) && !c.indexed)
 	case opBytes:
 		return v.shape == shapeBytes && v.n <= math.MaxInt32
 	case opDecimal:
@@ -301,6 +301,9 @@ func (c *column) refuse(v Value) error {
 	case opString, opChar:
 		return c.refuseText(v.raw())
 	case opBinary, opBytes:
+		if v.n < int64(c.length) {
+			return c.reason("%d bytes; the indexed row format would fill them up to %d with zeros", v.n, c.length)
+		}
 		return c.reason("%d bytes are too long", v.n)
 	case opDecimal, opBig:
 		return c.reason("%s has more than %d digits", v.decimalText(c.typ.Scale), c.length)

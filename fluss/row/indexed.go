@@ -25,7 +25,9 @@ import (
 //	DECIMAL, precision ≤ 18          8 bytes: unscaled value
 //	TIMESTAMP[_LTZ], precision ≤ 3   8 bytes: milliseconds
 //	TIMESTAMP[_LTZ], precision > 3   8 bytes: milliseconds | 4 bytes: nanosecond of the millisecond
-//	CHAR(n), BINARY(n)               n bytes, padded with zeros on the right
+//	CHAR(n)                          n bytes, padded with zeros on the right
+//	BINARY(n)                        n bytes; Fluss pads shorter values with zeros, which are refused here,
+//	                                 because the row would no longer have the value of its key
 //	STRING, BYTES                    the bytes
 //	DECIMAL, precision > 18          minimal big-endian two's complement of the unscaled value
 //	ARRAY, MAP, ROW                  binary form, see nested.go

@@ -332,7 +332,7 @@ func (w *worker) cut(b *Batch, rec arrow.RecordBatch, bad []*flussarrow.RowError
 
 func faultAt(first InputError, f *flussarrow.RowError) *InputError {
 	first.Row += int64(f.Row)
-	first.Column, first.Err = f.Column, f.Err
+	first.Column, first.Err, first.OfRecord = f.Column, f.Err, true
 	return &first
 }
 

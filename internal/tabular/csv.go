@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"strings"
+	"unicode/utf8"
 )
 
 // CSV follows RFC 4180: records end with LF or CRLF, a cell in quotes may hold
@@ -12,6 +14,18 @@ import (
 
 // dialect is what may differ between CSV files.
 type dialect struct{ delimiter byte }
+
+// CheckDialect refuses a delimiter (0 for the default) and a text for NULL that no
+// reader could tell from the rest of a line.
+func CheckDialect(delimiter byte, null string) error {
+	switch {
+	case delimiter == '"' || delimiter == '\n' || delimiter == '\r' || delimiter >= utf8.RuneSelf:
+		return fmt.Errorf("delimiter %q is not possible", delimiter)
+	case strings.ContainsAny(null, "\"\r\n") || strings.IndexByte(null, delimiter) >= 0:
+		return fmt.Errorf("NULL as %q is not possible: it has a quote, a delimiter or a line end in it", null)
+	}
+	return nil
+}
 
 // recordEnd is the length of the first record of b with its line end, or 0 when b
 // ends inside it. At the end of the input the caller takes the rest as a record;

@@ -12,7 +12,9 @@ type InputError struct {
 	Group  int64  // 1-based row group (Parquet) or batch (Arrow), 0 for none
 	Row    int64  // 1-based row within the group, 0 for none
 	Column string // "" when no single column is at fault
-	Err    error
+	// OfRecord says that the fault is one record's, which Skip would set aside.
+	OfRecord bool
+	Err      error
 }
 
 // Error prints file:line: column "c": cause.

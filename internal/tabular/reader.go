@@ -161,11 +161,7 @@ func (o *Options) complete() error {
 	if o.chunk <= 0 {
 		o.chunk = chunkSize
 	}
-	switch o.Delimiter {
-	case '"', '\n', '\r':
-		return fmt.Errorf("delimiter %q is not possible", o.Delimiter)
-	}
-	return nil
+	return CheckDialect(o.Delimiter, o.Null)
 }
 
 func (r *Reader) start() error {

@@ -242,6 +242,32 @@ func TestCSV(t *testing.T) {
 	}
 }
 
+func TestOneColumnReadsBackEqual(t *testing.T) {
+	table := testTable(t, "k STRING NOT NULL")
+	for _, null := range []string{"", "NULL", `\N`} {
+		rows := [][]row.Value{{row.String("a")}, {row.String("")}, {row.String(null)}}
+		name := writeFile(t, "x.csv", string(write(t, CSV, table, rows, WriteOptions{Null: null})))
+		checkReading(t, Options{Table: table, Null: null}, name, []string{`"a"`, `""`, rowText(table, rows[2])}, "")
+	}
+}
+
+func TestImpossibleDialects(t *testing.T) {
+	table := testTable(t, "id INT NOT NULL", "s STRING")
+	name := writeFile(t, "x.csv", "id,s\n1,a\n")
+	for _, c := range []struct {
+		delimiter byte
+		null      string
+	}{{'"', ""}, {'\n', ""}, {'\r', ""}, {0xe9, ""}, {';', "a;b"}, {0, "\""}, {0, "a\nb"}, {',', ","}} {
+		if _, err := NewWriter(io.Discard, CSV, table.Schema.Columns, WriteOptions{Delimiter: c.delimiter, Null: c.null}); err == nil {
+			t.Errorf("%q and NULL as %q can be written", c.delimiter, c.null)
+		}
+		if r, err := Open([]string{name}, Options{Table: table, Delimiter: c.delimiter, Null: c.null}); err == nil {
+			r.Close()
+			t.Errorf("%q and NULL as %q can be read", c.delimiter, c.null)
+		}
+	}
+}
+
 func TestTimestampsEndWhereMillisecondsDo(t *testing.T) {
 	for _, c := range []struct {
 		text  string
@@ -371,6 +397,8 @@ func TestSkipRejectsSingleRecords(t *testing.T) {
 func TestValuesThatAFormatCannotStore(t *testing.T) {
 	indexed := testTable(t, "id INT NOT NULL", "c CHAR(2)", "s STRING")
 	indexed.Properties = map[string]string{"table.kv.format": "INDEXED"}
+	binary := testTable(t, "id INT NOT NULL", "b BINARY(2)")
+	binary.Properties = map[string]string{"table.kv.format": "INDEXED"}
 	iceberg := testTable(t, "id TIMESTAMP(9) NOT NULL", "s STRING")
 	iceberg.Properties = map[string]string{"table.datalake.format": "iceberg"}
 	for _, c := range []struct {
@@ -383,6 +411,8 @@ func TestValuesThatAFormatCannotStore(t *testing.T) {
 	}{
 		{"CHAR in bytes", indexed, [][]row.Value{{row.Int32(1), row.String("ab"), {}}, {row.Int32(2), row.String("éé"), {}}, {row.Int32(3), {}, {}}},
 			`[1,"ab",null 3,null,null]`, "c", "the indexed row format"},
+		{"BINARY that would be filled up", binary, [][]row.Value{{row.Int32(1), row.Bytes([]byte{1, 0})}, {row.Int32(2), row.Bytes([]byte{1})}, {row.Int32(3), {}}},
+			`[1,"AQA=" 3,null]`, "b", "the indexed row format"},
 		{"nanoseconds in a key", iceberg, [][]row.Value{{row.Timestamp(1, 1000), {}}, {row.Timestamp(1, 1), {}}, {row.Timestamp(2, 0), {}}},
 			`["1970-01-01T00:00:00.001001",null "1970-01-01T00:00:00.002",null]`, "id", "lake format iceberg keys"},
 	} {

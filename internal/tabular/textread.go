@@ -77,7 +77,7 @@ func (w *worker) text(file string, c chunk, end func([]byte) (int, bool), parse 
 			b.Others++
 			continue
 		}
-		e := InputError{File: file, Line: at, Column: bad.column, Err: bad.err}
+		e := InputError{File: file, Line: at, Column: bad.column, OfRecord: true, Err: bad.err}
 		if w.r.o.OnError == Fail {
 			w.drop()
 			return Batch{}, &e

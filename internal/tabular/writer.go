@@ -66,6 +66,9 @@ func newCSVWriter(w io.Writer, cols []schema.Column, o WriteOptions) (*csvWriter
 	if c.delim == 0 {
 		c.delim = ','
 	}
+	if err := CheckDialect(c.delim, c.null); err != nil {
+		return nil, err
+	}
 	for i, col := range cols {
 		c.separate(i)
 		c.append([]byte(col.Name))
@@ -82,7 +85,9 @@ func (c *csvWriter) separate(i int) {
 
 // append adds a cell, in quotes where a reader would not take it as it is.
 func (c *csvWriter) append(text []byte) {
-	plain := string(text) != c.null && bytes.IndexByte(text, c.delim) < 0 && !bytes.ContainsAny(text, "\"\r\n")
+	// The only cell of a line must not leave it empty: readers pass over empty lines.
+	gone := len(text) == 0 && len(c.cols) == 1
+	plain := !gone && string(text) != c.null && bytes.IndexByte(text, c.delim) < 0 && !bytes.ContainsAny(text, "\"\r\n")
 	if plain {
 		c.buf = append(c.buf, text...)
 		return
