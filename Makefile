@@ -1,5 +1,6 @@
 # The two commands a new user needs are `make demo` and `make test`. Both need Go
-# and make only; everything builds without a C compiler.
+# and make only; everything builds without a C compiler. `make demo-s3` needs
+# python3 and pip as well.
 
 export CGO_ENABLED ?= 0
 GO      ?= go
@@ -7,18 +8,21 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build demo test test-race bench lint fuzz clean help
+.PHONY: all build demo demo-s3 test test-race bench lint fuzz clean help
 
 all: build
 
 help: ## list the targets
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 build: ## build bin/sluiced and bin/sluice
 	$(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ ./cmd/...
 
 demo: build ## load 135,233 places through a real sluiced and read them back (DEMO_DIR=path KEEP=1 keep its files)
 	$(GO) run ./test/demo -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
+
+demo-s3: build ## the same with the warehouse on an S3 server that it installs, starts and stops (needs python3 and pip)
+	$(GO) run ./test/demo -s3 -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
 # Prints one line per package, and at the end every skipped test with its reason.
 GOTESTSUM   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format pkgname-and-test-fails

@@ -18,6 +18,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
 )
 
@@ -347,6 +348,15 @@ func TestUnknownErrorsAreABare500(t *testing.T) {
 		if f.status != 500 || f.code != v1.CodeInternal || f.detail != internalDetail {
 			t.Errorf("%v: %+v", err, f)
 		}
+	}
+}
+
+// TestAStoreThatIsAwayMayComeBack: what a request has done is not known then, and
+// clients repeat it. What the store says of itself stays here.
+func TestAStoreThatIsAwayMayComeBack(t *testing.T) {
+	f := failureOf(fmt.Errorf("put s3://lake/x: %w: 503 SlowDown", objstore.ErrUnavailable))
+	if e := (&client.Error{StatusCode: f.status}); !e.Temporary() || f.code != v1.CodeTimeout || f.retryAfter == 0 || strings.Contains(f.detail, "lake") {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
 	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/scope"
@@ -103,6 +104,7 @@ var kinds = []kind{
 	{is: session.ErrConflict, status: 409, code: v1.CodeConflict, detail: "it was changed at the same time: read it again"},
 	{is: session.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
 	{is: scope.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: objstore.ErrUnavailable, status: 504, code: v1.CodeTimeout, detail: "the object store does not answer now: repeat the request to learn its outcome", retryAfter: retryPolicy},
 	{is: context.DeadlineExceeded, status: 504, code: v1.CodeTimeout, detail: "this took too long; what was begun goes on, repeat the request to learn its outcome", retryAfter: retrySoon},
 	{is: context.Canceled, status: statusClientClosed, code: v1.CodeTimeout, detail: "the client went away"},
 }

@@ -114,11 +114,6 @@ type targetConfig struct {
 	Directory directoryConfig `yaml:"directory"`
 }
 
-type directoryConfig struct {
-	Root string `yaml:"root"`
-	URI  string `yaml:"uri"`
-}
-
 type auditConfig struct {
 	File string `yaml:"file"`
 	Sync bool   `yaml:"sync"`
@@ -226,11 +221,7 @@ func (c *config) complete() {
 			c.Audit.File = filepath.Join(c.DataDir, "audit.jsonl")
 		}
 	}
-	if c.Target.Directory.URI == "" && c.Target.Directory.Root != "" {
-		if abs, err := filepath.Abs(c.Target.Directory.Root); err == nil {
-			c.Target.Directory.URI = (&url.URL{Scheme: "file", Path: filepath.ToSlash(abs)}).String()
-		}
-	}
+	c.Target.Directory.complete()
 }
 
 // check refuses a configuration that cannot work or is not safe. It reports every
@@ -277,6 +268,7 @@ func (c *config) check() error {
 	if err := c.sessionLimits().Check(); err != nil {
 		bad("limits", "%v", err)
 	}
+	c.Target.Directory.check(bad)
 	for key, v := range c.positive() {
 		if v <= 0 {
 			bad(key, "must be positive")

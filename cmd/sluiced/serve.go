@@ -183,6 +183,7 @@ func warn(c config, log *slog.Logger) {
 	if c.dev {
 		log.Warn("development mode: anybody on this machine can be anybody")
 	}
+	c.Target.Directory.warn(log)
 	if c.temporary {
 		log.Warn("the data directory is temporary and removed at the end; --data keeps it", "data_dir", c.DataDir)
 	}

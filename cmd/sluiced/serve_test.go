@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("SLUICED_TEST_RUN") == "1" {
 		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 	}
-	os.Exit(m.Run())
+	os.Exit(servers.Run(m))
 }
 
 // process is a running sluiced.

@@ -20,7 +20,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/directory"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
-	"github.com/fluss-sluice/sluice/internal/objstore/local"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session/pebblestore"
 )
@@ -60,7 +60,7 @@ func wire(ctx context.Context, c config, log *slog.Logger) (s *service, err erro
 	if err := s.openPolicy(ctx, c, log); err != nil {
 		return s, err
 	}
-	objects, err := s.openBroker(c, log)
+	objects, err := s.openBroker(ctx, c, log)
 	if err != nil {
 		return s, err
 	}
@@ -87,7 +87,7 @@ func (s *service) openPolicy(ctx context.Context, c config, log *slog.Logger) er
 // openBroker opens the store, the keys, the audit log and the warehouse, and the
 // broker over them. The store comes first: its lock says that the data directory
 // is ours.
-func (s *service) openBroker(c config, log *slog.Logger) (*local.Store, error) {
+func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (objstore.Store, error) {
 	store, err := pebblestore.Open(filepath.Join(c.DataDir, "sessions"), pebblestore.Options{Logger: log.With("part", "store")})
 	if err != nil {
 		if errors.Is(err, syscall.EAGAIN) {
@@ -112,9 +112,9 @@ func (s *service) openBroker(c config, log *slog.Logger) (*local.Store, error) {
 		return nil, fmt.Errorf("audit: %w", err)
 	}
 	s.onClose(trail.Close)
-	objects, err := local.Open(c.Target.Directory.Root, local.Options{})
+	objects, err := openWarehouse(ctx, c.Target.Directory)
 	if err != nil {
-		return nil, fmt.Errorf("target.directory.root: %w", err)
+		return nil, err
 	}
 	s.onClose(objects.Close)
 	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: c.Target.Directory.URI})
@@ -156,7 +156,7 @@ func (s *service) policyMetrics(reg *prometheus.Registry) {
 	)
 }
 
-func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objects *local.Store) error {
+func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objects objstore.Store) error {
 	var dev *authn.DevIssuer
 	if c.dev {
 		var err error

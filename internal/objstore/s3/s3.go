@@ -6,7 +6,7 @@
 //   - Write-once and replacement are the store's own conditional writes
 //     (If-None-Match: *, If-Match) on PutObject and CompleteMultipartUpload. A store
 //     that ignores these headers cannot keep the promise, and this package cannot
-//     tell: sluice doctor does.
+//     tell: objstore.Probe does.
 //   - Nothing wrong becomes visible. Each request body is signed with its SHA-256 and
 //     carries it as checksum, so the store refuses what the network changed; the
 //     caller's digest and size are checked before PutObject or CompleteMultipartUpload
