@@ -4,6 +4,7 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -11,8 +12,7 @@ import (
 )
 
 // gate admits a bounded number of requests, lets a bounded number wait, and turns
-// the rest away before any of their body is read. What waits holds a goroutine and
-// a connection, nothing else.
+// the rest away.
 type gate struct {
 	slots    chan struct{}
 	queue    chan struct{}
@@ -52,6 +52,41 @@ func (g *gate) enter(ctx context.Context, patience time.Duration) error {
 
 func (g *gate) leave() { <-g.slots }
 
+// full refuses what enter would refuse anyway, before its body is read.
+func (g *gate) full() error {
+	if len(g.slots) < cap(g.slots) || len(g.queue) < cap(g.queue) {
+		return nil
+	}
+	g.rejected.Add(1)
+	return overloaded("too many requests are running and waiting")
+}
+
+// shares keeps one token from holding every slot of a gate.
+type shares struct {
+	mu   sync.Mutex
+	most int
+	held map[string]int // by token; no entry means none
+}
+
+// take returns false when the holder has its share; giveBack must follow a true.
+func (s *shares) take(holder string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[holder] >= s.most {
+		return false
+	}
+	s.held[holder]++
+	return true
+}
+
+func (s *shares) giveBack(holder string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.held[holder]--; s.held[holder] == 0 {
+		delete(s.held, holder)
+	}
+}
+
 func overloaded(detail string) error {
 	return &httpError{status: http.StatusServiceUnavailable, code: v1.CodeOverloaded, detail: detail + "; nothing was done", retryAfter: retrySoon}
 }
@@ -87,7 +122,7 @@ func (s *Server) deadlines(w http.ResponseWriter, r *http.Request, c class) (con
 // boundBody bounds how long a body may take to arrive that nobody wants: net/http
 // reads what is left of it before it sends an answer, and a client that was refused
 // could hold its connection for ever by sending nothing. Whoever reads the body
-// (readBody, guardedBody) sets a deadline of its own and lifts it.
+// (receive, guardedBody) lifts the deadline or sets others.
 func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
 	if r.ContentLength != 0 {
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(s.limits.ReadTimeout))
@@ -95,7 +130,8 @@ func (s *Server) boundBody(w http.ResponseWriter, r *http.Request) {
 }
 
 // stallGuard moves a connection's deadlines ahead of every read and write, so that
-// a peer that makes no progress is dropped and a slow one is not.
+// a peer that makes no progress is dropped and a slow one is not, unless an upload
+// falls behind its pace.
 type stallGuard struct {
 	http.ResponseWriter
 	body interface {
@@ -104,6 +140,21 @@ type stallGuard struct {
 	}
 	rc   *http.ResponseController
 	idle time.Duration
+	pace pace
+}
+
+// pace is the least an upload must achieve, so that it does not hold its slot by
+// trickling. Only the time spent waiting for the client counts, not the store's.
+type pace struct {
+	grace  time.Duration
+	rate   int64 // bytes that buy a second
+	got    int64
+	waited time.Duration
+}
+
+// left is how much longer the client may let us wait for its next byte.
+func (p *pace) left() time.Duration {
+	return p.grace + time.Duration(float64(p.got)/float64(p.rate)*float64(time.Second)) - p.waited
 }
 
 func (g *stallGuard) Unwrap() http.ResponseWriter { return g.ResponseWriter }
@@ -122,8 +173,11 @@ func (g *stallGuard) WriteHeader(code int) {
 type guardedBody struct{ g *stallGuard }
 
 func (b guardedBody) Read(p []byte) (int, error) {
-	_ = b.g.rc.SetReadDeadline(time.Now().Add(b.g.idle))
+	start := time.Now()
+	_ = b.g.rc.SetReadDeadline(start.Add(min(b.g.idle, b.g.pace.left())))
 	n, err := b.g.body.Read(p)
+	b.g.pace.got += int64(n)
+	b.g.pace.waited += time.Since(start)
 	switch {
 	case err == io.EOF:
 		// The deadline must go: net/http would cancel the context at it while the

@@ -12,7 +12,6 @@ import (
 	"reflect"
 	"strings"
 	"sync"
-	"time"
 	"unicode/utf8"
 
 	v1 "github.com/fluss-sluice/sluice/api/v1"
@@ -24,15 +23,11 @@ const maxDepth = 64
 // decodeJSON reads a request body strictly: one JSON value of the type into points
 // to, UTF-8, no unknown field, no field in another case, no field twice, nothing
 // behind it.
-func (s *Server) decodeJSON(w http.ResponseWriter, r *http.Request, into any) error {
+func decodeJSON(r *http.Request, into any) error {
 	if err := checkMediaType(r, "application/json"); err != nil {
 		return err
 	}
-	body, err := s.readBody(w, r, s.limits.MaxBody)
-	if err != nil {
-		return err
-	}
-	if err := strictJSON(body, into); err != nil {
+	if err := strictJSON(received(r), into); err != nil {
 		return &httpError{status: http.StatusBadRequest, code: v1.CodeInvalidRequest, detail: "request body: " + err.Error(), cause: err}
 	}
 	return nil
@@ -40,18 +35,14 @@ func (s *Server) decodeJSON(w http.ResponseWriter, r *http.Request, into any) er
 
 // decodeForm reads a form body; OAuth forbids a parameter that appears twice
 // (RFC 6749 section 3.1), so a second one is an error.
-func (s *Server) decodeForm(w http.ResponseWriter, r *http.Request) (url.Values, error) {
+func decodeForm(r *http.Request) (url.Values, error) {
 	if err := checkMediaType(r, "application/x-www-form-urlencoded"); err != nil {
 		return nil, err
 	}
 	if r.URL.RawQuery != "" {
 		return nil, invalid("parameters belong into the body, not into the query")
 	}
-	body, err := s.readBody(w, r, s.limits.MaxForm)
-	if err != nil {
-		return nil, err
-	}
-	form, err := url.ParseQuery(string(body))
+	form, err := url.ParseQuery(string(received(r)))
 	if err != nil {
 		return nil, invalid("the body is not a form") // the cause could quote a token
 	}
@@ -75,22 +66,6 @@ func checkMediaType(r *http.Request, want string) error {
 		return &httpError{status: http.StatusUnsupportedMediaType, code: v1.CodeUnsupportedMedia, detail: "Content-Type must be " + want}
 	}
 	return nil
-}
-
-// readBody reads a bounded body within the read time-out. The deadline is lifted
-// once the body is there: net/http would cancel the request's context at it.
-func (s *Server) readBody(w http.ResponseWriter, r *http.Request, limit int64) ([]byte, error) {
-	if r.ContentLength > limit {
-		return nil, tooLarge(limit)
-	}
-	rc := http.NewResponseController(w)
-	_ = rc.SetReadDeadline(time.Now().Add(s.limits.ReadTimeout))
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
-	if err != nil {
-		return nil, bodyError(err, limit)
-	}
-	_ = rc.SetReadDeadline(time.Time{})
-	return body, nil
 }
 
 func bodyError(err error, limit int64) error {

@@ -127,6 +127,139 @@ func TestASlowBodyIsCutOff(t *testing.T) {
 	}
 }
 
+// TestOnlyWholeRequestsTakeATurn lets clients without an identity begin as many
+// requests as could run, and send none of the bodies.
+func TestOnlyWholeRequestsTakeATurn(t *testing.T) {
+	const running = 2
+	w := newWorld(t, func(c *Config) {
+		c.Limits = Limits{
+			MaxConcurrent: running, MaxQueue: 1, MaxConcurrentCommits: running, MaxQueueCommits: 1,
+			QueueTimeout: 50 * time.Millisecond, ReadTimeout: time.Minute,
+		}
+	})
+	id := w.begin("t1").Session.ID
+	bearer := "\r\nAuthorization: Bearer a.b.c"
+	form, doc := "\r\nContent-Type: application/x-www-form-urlencoded", "\r\nContent-Type: application/json"
+	for _, head := range []string{
+		"POST /v1/token HTTP/1.1" + form, "POST /v1/introspect HTTP/1.1" + form + bearer, "POST /v1/revoke HTTP/1.1" + form + bearer,
+		"POST /v1/tables HTTP/1.1" + doc + bearer, "POST /v1/sessions HTTP/1.1" + doc + bearer, "POST /dev/token HTTP/1.1" + doc,
+		"POST /v1/sessions/x/commit HTTP/1.1" + doc + bearer, "GET /v1/tables HTTP/1.1" + bearer, "DELETE /v1/tables/a/b HTTP/1.1" + bearer,
+	} {
+		for range running + 1 {
+			c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			// The interim answer says that the server is reading the body.
+			fmt.Fprintf(c, "%s\r\nHost: x\r\nExpect: 100-continue\r\nContent-Length: 1000\r\n\r\n", head)
+			_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+			if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100 ") {
+				t.Fatalf("%s: %q, %v", head, line, err)
+			}
+		}
+	}
+	for c, g := range w.server.admission {
+		if len(g.slots) != 0 || len(g.queue) != 0 {
+			t.Errorf("%s: %d run and %d wait", c, len(g.slots), len(g.queue))
+		}
+	}
+	if _, err := w.as("worker").Exchange(t.Context(), client.ExchangeRequest{SessionID: id, Scope: []string{"bucket:0:write"}}); err != nil {
+		t.Errorf("a whole request behind them: %v", err)
+	}
+}
+
+func TestBodiesThatWaitAreBounded(t *testing.T) {
+	w := newWorld(t)
+	w.server.bodies.used.Store(maxHeldBodies)
+	long := `{"database":"demo","table":"` + strings.Repeat("x", 2*freeBody) + `"}`
+	header := append(w.bearer("loader"), "Content-Type", "application/json")
+	if a := w.send("POST", "/v1/tables", strings.NewReader(long), header...); a.status != 503 || a.problem.Code != v1.CodeOverloaded || a.header.Get("Retry-After") == "" {
+		t.Errorf("a long body: %d %s", a.status, a.body)
+	}
+	if a := w.send("POST", "/v1/tables", strings.NewReader(`{"database":"demo"}`), header...); a.status != 400 {
+		t.Errorf("a short body: %d %s", a.status, a.body)
+	}
+	w.server.bodies.used.Store(0)
+	if a := w.send("POST", "/v1/tables", strings.NewReader(long), header...); a.status == 503 {
+		t.Errorf("a long body when there is room: %d %s", a.status, a.body)
+	}
+	if n := w.server.bodies.used.Load(); n != 0 {
+		t.Errorf("%d bytes were not given back", n)
+	}
+}
+
+// TestATricklingUploadIsCutOff sends one byte after another, each well before the
+// upload counts as stalled.
+func TestATricklingUploadIsCutOff(t *testing.T) {
+	const size = 40
+	for name, row := range map[string]struct {
+		rate   int64
+		status int
+	}{
+		"too slow":    {1 << 30, http.StatusRequestTimeout},
+		"fast enough": {1, http.StatusCreated}, // every byte buys a second
+	} {
+		w := newWorld(t, func(c *Config) { c.Limits = Limits{UploadGrace: 500 * time.Millisecond, MinUploadRate: row.rate} })
+		got := w.begin("t1")
+		tok := w.exchange("worker", got.Session.ID, "bucket:0:write")
+		key := strings.TrimPrefix(got.Context.Plan.UploadRoot, got.Context.RemoteDataDir+"/") + "/0/snap-0/_METADATA"
+		c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(c, "PUT /v1/objects/%s HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nContent-Length: %d\r\n\r\n", key, tok.Secret.Reveal(), size)
+		go func() {
+			for range size {
+				if _, err := c.Write([]byte("x")); err != nil {
+					return
+				}
+				time.Sleep(25 * time.Millisecond)
+			}
+		}()
+		res, err := http.ReadResponse(bufio.NewReader(c), nil)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		if code := res.Header.Get(v1.HeaderProblemCode); res.StatusCode != row.status || (code == v1.CodeRequestTimeout) != (row.status == 408) {
+			t.Errorf("%s: status %d %s", name, res.StatusCode, code)
+		}
+	}
+}
+
+// TestOneTokenLeavesRoomForOthers holds uploads open with one token.
+func TestOneTokenLeavesRoomForOthers(t *testing.T) {
+	const slots = 4
+	w := newWorld(t, func(c *Config) { c.Limits = Limits{MaxConcurrentObjects: slots} })
+	got := w.begin("t1")
+	dir := strings.TrimPrefix(got.Context.Plan.UploadRoot, got.Context.RemoteDataDir+"/")
+	greedy := w.exchange("worker", got.Session.ID, "bucket:0:write").Secret.Reveal()
+	other := w.exchange("worker", got.Session.ID, "bucket:1:write").Secret.Reveal()
+	for i := range slots / 2 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(w.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		_ = c.SetReadDeadline(time.Now().Add(20 * time.Second))
+		fmt.Fprintf(c, "PUT /v1/objects/%s/0/snap-0/private-%064d-%064[2]d HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %[3]s\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n", dir, i, greedy)
+		if line, err := bufio.NewReader(c).ReadString('\n'); err != nil || !strings.HasPrefix(line, "HTTP/1.1 100 ") {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+	put := func(token, path string) answer {
+		return w.send("PUT", "/v1/objects/"+dir+path, strings.NewReader("x"), "Authorization", "Bearer "+token)
+	}
+	if a := put(greedy, "/0/snap-0/_METADATA"); a.status != 503 || a.problem.Code != v1.CodeOverloaded || a.header.Get("Retry-After") == "" {
+		t.Errorf("one more: %d %s", a.status, a.body)
+	}
+	if a := put(other, "/1/snap-0/_METADATA"); a.status != 201 {
+		t.Errorf("somebody else: %d %s", a.status, a.body)
+	}
+}
+
 // net/http waits for the rest of a body before it answers. Who is refused must not
 // hold a connection that way.
 func TestARefusedBodyIsNotWaitedForForEver(t *testing.T) {
@@ -135,7 +268,8 @@ func TestARefusedBodyIsNotWaitedForForEver(t *testing.T) {
 			ReadTimeout: 50 * time.Millisecond, MaxConcurrentCommits: 1, MaxQueueCommits: 1, QueueTimeout: 10 * time.Millisecond,
 		}
 	})
-	w.server.admission[classCommit].slots <- struct{}{} // full
+	w.server.admission[classCommit].slots <- struct{}{} // full, and so is the queue
+	w.server.admission[classCommit].queue <- struct{}{}
 	for name, row := range map[string]struct {
 		request string
 		status  int

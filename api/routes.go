@@ -36,16 +36,17 @@ var openAPI []byte
 
 func (s *Server) routes(c Config) *chi.Mux {
 	m := chi.NewRouter()
-	m.NotFound(s.wrap(classSystem, s.fail, func(http.ResponseWriter, *http.Request) error {
+	m.NotFound(s.wrap(classSystem, s.fail, intake{}, func(http.ResponseWriter, *http.Request) error {
 		return &httpError{status: http.StatusNotFound, code: v1.CodeNotFound, detail: "there is no such endpoint"}
 	}))
-	m.MethodNotAllowed(s.wrap(classSystem, s.fail, func(w http.ResponseWriter, r *http.Request) error {
+	m.MethodNotAllowed(s.wrap(classSystem, s.fail, intake{}, func(w http.ResponseWriter, r *http.Request) error {
 		w.Header().Set("Allow", allowed(m, r))
 		return &httpError{status: http.StatusMethodNotAllowed, code: v1.CodeMethodNotAllowed, detail: "this endpoint has no such method"}
 	}))
 
+	doc := intake{limit: s.limits.MaxBody, bearer: true}
 	api := func(method, pattern string, h authenticated) {
-		m.Method(method, pattern, s.wrap(classAPI, s.fail, s.auth(h)))
+		m.Method(method, pattern, s.wrap(classAPI, s.fail, doc, s.auth(h)))
 	}
 	api(http.MethodPost, "/v1/sessions", s.begin)
 	api(http.MethodGet, "/v1/sessions", s.listSessions)
@@ -53,7 +54,7 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodGet, "/v1/sessions/{id}/context", s.getContext)
 	api(http.MethodPost, "/v1/sessions/{id}/heartbeat", s.heartbeat)
 	api(http.MethodPost, "/v1/sessions/{id}/abort", s.abort)
-	m.Method(http.MethodPost, "/v1/sessions/{id}/commit", s.wrap(classCommit, s.fail, s.auth(s.commit)))
+	m.Method(http.MethodPost, "/v1/sessions/{id}/commit", s.wrap(classCommit, s.fail, doc, s.auth(s.commit)))
 
 	api(http.MethodPost, "/v1/tables", s.createTable)
 	api(http.MethodGet, "/v1/tables", s.listTables)
@@ -65,15 +66,16 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/kv", s.latestKVSnapshots)
 	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/kv/{bucket}/{snapshot}", s.kvSnapshotMetadata)
 
-	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, s.exchange))
-	m.Method(http.MethodPost, "/v1/introspect", s.wrap(classAPI, s.failOAuth, s.auth(s.introspect)))
-	m.Method(http.MethodPost, "/v1/revoke", s.wrap(classAPI, s.failOAuth, s.auth(s.revoke)))
+	form := intake{limit: s.limits.MaxForm, bearer: true}
+	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, intake{limit: s.limits.MaxForm}, s.exchange))
+	m.Method(http.MethodPost, "/v1/introspect", s.wrap(classAPI, s.failOAuth, form, s.auth(s.introspect)))
+	m.Method(http.MethodPost, "/v1/revoke", s.wrap(classAPI, s.failOAuth, form, s.auth(s.revoke)))
 	if s.dev != nil {
-		m.Method(http.MethodPost, "/dev/token", s.wrap(classAPI, s.fail, s.devToken))
+		m.Method(http.MethodPost, "/dev/token", s.wrap(classAPI, s.fail, intake{limit: s.limits.MaxForm}, s.devToken))
 	}
 
 	if c.Gateway != nil {
-		objects := s.wrap(classObject, s.fail, s.auth(s.objects(c.Gateway(s.authorizeObject, s.fail))))
+		objects := s.wrap(classObject, s.fail, intake{}, s.auth(s.objects(c.Gateway(s.authorizeObject, s.fail))))
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut} {
 			m.Method(method, gateway.Prefix+"*", objects)
 		}
@@ -84,7 +86,7 @@ func (s *Server) routes(c Config) *chi.Mux {
 	}
 
 	system := func(pattern string, h endpoint) {
-		m.Method(http.MethodGet, pattern, s.wrap(classSystem, s.fail, h))
+		m.Method(http.MethodGet, pattern, s.wrap(classSystem, s.fail, intake{}, h))
 	}
 	system("/.well-known/jwks.json", s.jwks)
 	system("/.well-known/oauth-authorization-server", s.metadata)
@@ -120,8 +122,8 @@ func serveOpenAPI(w http.ResponseWriter, _ *http.Request) error {
 	return nil
 }
 
-// wrap gives an endpoint its admission, deadlines and error face.
-func (s *Server) wrap(c class, fail Fail, h endpoint) http.HandlerFunc {
+// wrap gives an endpoint its body, admission, deadlines and error face.
+func (s *Server) wrap(c class, fail Fail, in intake, h endpoint) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		ev := eventOf(r.Context())
 		if rc := chi.RouteContext(r.Context()); rc != nil {
@@ -129,6 +131,18 @@ func (s *Server) wrap(c class, fail Fail, h endpoint) http.HandlerFunc {
 		}
 		s.boundBody(w, r)
 		if g := s.admission[c]; g != nil {
+			if err := g.full(); err != nil {
+				fail(w, r, err)
+				return
+			}
+			if in.limit > 0 {
+				release, err := s.receive(w, r, in)
+				if err != nil {
+					fail(w, r, err)
+					return
+				}
+				defer release()
+			}
 			done, err := s.admit(r.Context(), c, g)
 			if err != nil {
 				fail(w, r, err)

@@ -3,10 +3,12 @@
 // it; limits on what a client can make us hold or wait for are kept here.
 //
 // A request passes, in this order: the event (request id, one log record at the
-// end, panic barrier), routing, admission (a bounded number runs, a bounded number
-// waits, the rest is refused with Retry-After before its body is read), deadlines,
-// authentication, and the endpoint. Every failure leaves through fail or
-// failOAuth, whose mapping (failureOf) is the only one.
+// end, panic barrier), routing, its JSON or form body (read whole, so that a slow
+// client holds nothing but its connection), admission (a bounded number runs, a
+// bounded number waits, the rest is refused with Retry-After; when all places are
+// taken, before the body is read), deadlines, authentication, and the endpoint.
+// Every failure leaves through fail or failOAuth, whose mapping (failureOf) is the
+// only one.
 //
 // The wire contract is api/v1 with openapi.yaml; a test walks the router and
 // compares.
@@ -79,6 +81,10 @@ type Limits struct {
 	RequestTimeout                        time.Duration // for serving a request; 60 s
 	CommitTimeout                         time.Duration // how long a commit request waits for its outcome; 4 min
 	IdleTimeout                           time.Duration // an object body may stall; 60 s
+	// An upload must bring MinUploadRate bytes for every second we wait for it, but
+	// for the first UploadGrace. Defaults 16 KiB and 30 s.
+	MinUploadRate int64
+	UploadGrace   time.Duration
 }
 
 func (l Limits) withDefaults() Limits {
@@ -111,6 +117,8 @@ func (l Limits) withDefaults() Limits {
 	wait(&l.RequestTimeout, time.Minute)
 	wait(&l.CommitTimeout, 4*time.Minute)
 	wait(&l.IdleTimeout, time.Minute)
+	size(&l.MinUploadRate, 16<<10)
+	wait(&l.UploadGrace, 30*time.Second)
 	return l
 }
 
@@ -130,6 +138,8 @@ type Server struct {
 
 	router    *chi.Mux
 	admission map[class]*gate
+	objectsOf shares // of the object gate's slots
+	bodies    budget
 	draining  atomic.Bool
 }
 
@@ -156,6 +166,8 @@ func NewServer(c Config) (*Server, error) {
 		classObject: newGate(s.limits.MaxConcurrentObjects, s.limits.MaxQueueObjects),
 		classCommit: newGate(s.limits.MaxConcurrentCommits, s.limits.MaxQueueCommits),
 	}
+	s.objectsOf = shares{most: max(1, s.limits.MaxConcurrentObjects/2), held: map[string]int{}}
+	s.bodies.max = maxHeldBodies
 	m, err := newMetrics(c.Metrics, s.admission)
 	if err != nil {
 		return nil, fmt.Errorf("api: metrics: %w", err)

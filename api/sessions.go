@@ -12,7 +12,7 @@ import (
 
 func (s *Server) begin(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
 	var req v1.BeginRequest
-	if err := s.decodeJSON(w, r, &req); err != nil {
+	if err := decodeJSON(r, &req); err != nil {
 		return err
 	}
 	timeout, err := milliseconds("build_timeout_ms", req.BuildTimeoutMS)
@@ -176,7 +176,7 @@ func (s *Server) change(w http.ResponseWriter, r *http.Request, req any, do func
 		return err
 	}
 	eventOf(r.Context()).sessionID = clip(id)
-	if err := s.decodeJSON(w, r, req); err != nil {
+	if err := decodeJSON(r, req); err != nil {
 		return err
 	}
 	got, err := do(id)

@@ -11,10 +11,18 @@ import (
 	"github.com/fluss-sluice/sluice/broker"
 )
 
-// objects authenticates for the gateway and keeps its bodies moving.
+// objects lets a caller have its share of the slots and keeps bodies moving.
 func (s *Server) objects(gateway http.Handler) authenticated {
-	return func(w http.ResponseWriter, r *http.Request, _ broker.Caller) error {
-		g := &stallGuard{ResponseWriter: w, body: r.Body, rc: http.NewResponseController(w), idle: s.limits.IdleTimeout}
+	return func(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
+		if !s.objectsOf.take(c.TokenHash) {
+			s.admission[classObject].rejected.Add(1)
+			return overloaded("too many objects are open with this token")
+		}
+		defer s.objectsOf.giveBack(c.TokenHash)
+		g := &stallGuard{
+			ResponseWriter: w, body: r.Body, rc: http.NewResponseController(w), idle: s.limits.IdleTimeout,
+			pace: pace{grace: s.limits.UploadGrace, rate: s.limits.MinUploadRate},
+		}
 		if r.Body != nil && r.Body != http.NoBody {
 			r.Body = guardedBody{g}
 		}

@@ -10,7 +10,7 @@ import (
 
 func (s *Server) createTable(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
 	var req v1.CreateTableRequest
-	if err := s.decodeJSON(w, r, &req); err != nil {
+	if err := decodeJSON(r, &req); err != nil {
 		return err
 	}
 	eventOf(r.Context()).target = clip(req.Database + "." + req.Table)
@@ -85,7 +85,7 @@ func (s *Server) createPartition(w http.ResponseWriter, r *http.Request, c broke
 		return err
 	}
 	var req v1.CreatePartitionRequest
-	if err := s.decodeJSON(w, r, &req); err != nil {
+	if err := decodeJSON(r, &req); err != nil {
 		return err
 	}
 	p, err := s.broker.CreatePartition(r.Context(), c, db, table, req.Partition)

@@ -32,7 +32,7 @@ const maxTTLWish = int64(365 * 24 * time.Hour / time.Second)
 // exchange is the token endpoint (RFC 8693). The subject token says who asks; an
 // Authorization header is not needed, but must hold if it is there.
 func (s *Server) exchange(w http.ResponseWriter, r *http.Request) error {
-	form, err := s.decodeForm(w, r)
+	form, err := decodeForm(r)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (s *Server) writeToken(w http.ResponseWriter, r *http.Request, tok credenti
 
 // introspect is RFC 7662.
 func (s *Server) introspect(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
-	tok, err := s.tokenParameter(w, r)
+	tok, err := tokenParameter(r)
 	if err != nil {
 		return err
 	}
@@ -165,7 +165,7 @@ func (s *Server) introspect(w http.ResponseWriter, r *http.Request, c broker.Cal
 
 // revoke is RFC 7009: an unknown token is no error.
 func (s *Server) revoke(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
-	tok, err := s.tokenParameter(w, r)
+	tok, err := tokenParameter(r)
 	if err != nil {
 		return err
 	}
@@ -176,8 +176,8 @@ func (s *Server) revoke(w http.ResponseWriter, r *http.Request, c broker.Caller)
 	return nil
 }
 
-func (s *Server) tokenParameter(w http.ResponseWriter, r *http.Request) (credential.Secret, error) {
-	form, err := s.decodeForm(w, r)
+func tokenParameter(r *http.Request) (credential.Secret, error) {
+	form, err := decodeForm(r)
 	if err != nil {
 		return credential.Secret{}, err
 	}
@@ -195,7 +195,7 @@ func (s *Server) devToken(w http.ResponseWriter, r *http.Request) error {
 		return &httpError{status: http.StatusNotFound, code: v1.CodeNotFound, detail: "there is no such endpoint"}
 	}
 	var req v1.DevTokenRequest
-	if err := s.decodeJSON(w, r, &req); err != nil {
+	if err := decodeJSON(r, &req); err != nil {
 		return err
 	}
 	if req.TTLSeconds < 0 || req.TTLSeconds > maxTTLWish {

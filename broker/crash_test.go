@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"testing"
 
 	"github.com/cockroachdb/pebble/vfs"
 
+	"github.com/fluss-sluice/sluice/broker/target/directory"
 	"github.com/fluss-sluice/sluice/internal/objstore/objstoretest"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/pebblestore"
@@ -257,7 +259,7 @@ func (w *world) wholeOrNothing(s session.Session, where string) {
 }
 
 // TestEveryWriteToTheWarehouseMayFail breaks every write of the driver during a load
-// and an abort, in both worlds, and restarts the broker on top: repeating finishes.
+// and an abort (the fence as it was registered is there before), in both worlds, and restarts the broker on top: repeating finishes.
 func TestEveryWriteToTheWarehouseMayFail(t *testing.T) {
 	for _, inWorld := range objstoretest.Worlds {
 		for _, crash := range []bool{false, true} {
@@ -274,6 +276,9 @@ func TestEveryWriteToTheWarehouseMayFail(t *testing.T) {
 				if crash {
 					w.reopen()
 					w.settle()
+				}
+				if w.objects.Writes() < n {
+					t.Fatalf("%s: there is no such write", where)
 				}
 				got, err := c.load()
 				if err != nil || got.State != session.StateCommitted {
@@ -294,6 +299,9 @@ func TestEveryWriteToTheWarehouseMayFail(t *testing.T) {
 				if crash {
 					w.reopen()
 					w.settle()
+				}
+				if w.objects.Writes() < n {
+					t.Fatalf("%s: there is no such write", where)
 				}
 				got, err := c.giveUp()
 				if err != nil || got.State != session.StateAborted {
@@ -411,4 +419,26 @@ func TestASessionThatLostItsFenceEnds(t *testing.T) {
 	if err := w.driver.Decide(ctx, other); err != nil {
 		t.Errorf("the other session lost its fence: %v", err)
 	}
+}
+
+// A committed table whose fence is gone must not read as an empty one, nor be loaded
+// again over what it holds.
+func TestATableThatLostItsFenceIsNotEmpty(t *testing.T) {
+	w := open(t)
+	w.table("places")
+	s := w.committed(30)
+	root, err := w.driver.Key(s.Plan.FinalRoot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence := root + "/_bulkload/fence"
+	if err := w.objects.Delete(ctx, fence); err != nil {
+		t.Fatal(err)
+	}
+	got, err := w.LatestKVSnapshots(ctx, alice, places)
+	if !errors.Is(err, directory.ErrNoFence) || !strings.Contains(err.Error(), fence) {
+		t.Errorf("%d buckets, %v", len(got.Snapshots), err)
+	}
+	_, _, err = w.Begin(ctx, alice, BeginRequest{Target: places, SubmissionID: "two"})
+	mustBe(t, err, directory.ErrNoFence)
 }

@@ -122,10 +122,10 @@ func (e *EndedError) Error() string {
 // after an error whose outcome is unknown, begin again with the same submission id.
 func (c *Client) Begin(ctx context.Context, req BeginRequest) (*BuildContext, error) {
 	if req.BuildTimeout < 0 || req.BuildTimeout > 0 && req.BuildTimeout < time.Millisecond {
-		return nil, fmt.Errorf("begin %s: build timeout %s is shorter than a millisecond", req.Target, req.BuildTimeout)
+		return nil, badRequest("begin %s: build timeout %s is shorter than a millisecond", req.Target, req.BuildTimeout)
 	}
 	if req.SubmissionID == "" {
-		return nil, fmt.Errorf("begin %s: the submission id is empty", req.Target)
+		return nil, badRequest("begin %s: the submission id is empty", req.Target)
 	}
 	res, err := c.once.Begin(ctx, v1.BeginRequest{
 		Target: req.Target, SubmissionID: req.SubmissionID, BuildTimeoutMS: req.BuildTimeout.Milliseconds(),

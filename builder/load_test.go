@@ -416,9 +416,13 @@ func TestOpenRefuses(t *testing.T) {
 		"too little memory":            {Memory: 1000},
 		"a missing work directory":     {WorkDir: filepath.Join(t.TempDir(), "no")},
 	} {
-		if s, err := f.tryOpen(c, o); err == nil {
+		s, err := f.tryOpen(c, o)
+		if err == nil {
 			s.Close()
 			t.Errorf("%s was taken", name)
+		}
+		if errors.Is(err, builder.ErrRequest) != (o.Buckets != nil) {
+			t.Errorf("%s: %v is of another kind", name, err)
 		}
 	}
 	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
@@ -430,6 +434,21 @@ func TestOpenRefuses(t *testing.T) {
 	})
 	if _, err := f.tryOpen(c, builder.OpenOptions{Buckets: []int{0, 1, 3}}); err == nil || !strings.Contains(err.Error(), "policy says no") || !strings.Contains(err.Error(), "buckets 0-1,3") {
 		t.Errorf("a denied worker: %v", err)
+	}
+}
+
+func TestBeginRefuses(t *testing.T) {
+	f := newFake(t, fakeTable(t, 1, nil), "")
+	c := f.connect()
+	target := f.context.Handle.Target
+	for name, req := range map[string]builder.BeginRequest{
+		"a negative timeout": {Target: target, SubmissionID: "s", BuildTimeout: -time.Second},
+		"a tiny timeout":     {Target: target, SubmissionID: "s", BuildTimeout: time.Microsecond},
+		"no submission id":   {Target: target},
+	} {
+		if _, err := c.Begin(t.Context(), req); !errors.Is(err, builder.ErrRequest) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 
@@ -730,6 +749,8 @@ func TestScansOfALoad(t *testing.T) {
 		req.Target = target
 		if _, err := c.SnapshotScanRows(t.Context(), req); err == nil {
 			t.Errorf("%s was read", name)
+		} else if errors.Is(err, builder.ErrRequest) != (req.SnapshotID == nil) {
+			t.Errorf("%s: %v is of another kind", name, err)
 		}
 	}
 	m, err := c.KVSnapshotMetadata(t.Context(), target, 1, nil)

@@ -36,7 +36,7 @@ func newRemapper(src ScanSource, columns []string) (*remapper, error) {
 	}
 	target := src.Schemas[src.SchemaID]
 	if target == nil {
-		return nil, fmt.Errorf("the table has no schema %d", src.SchemaID)
+		return nil, badRequest("the table has no schema %d", src.SchemaID)
 	}
 	result, err := project(target, columns)
 	if err != nil {
@@ -57,10 +57,10 @@ func project(s *schema.Schema, columns []string) (*schema.Schema, error) {
 	for i, name := range columns {
 		at := s.Index(name)
 		if at < 0 {
-			return nil, fmt.Errorf("there is no column %q", name)
+			return nil, badRequest("there is no column %q", name)
 		}
 		if slices.Contains(columns[:i], name) {
-			return nil, fmt.Errorf("column %q is selected twice", name)
+			return nil, badRequest("column %q is selected twice", name)
 		}
 		p.Columns = append(p.Columns, s.Columns[at])
 	}

@@ -97,7 +97,7 @@ func (c *Client) SnapshotScan(ctx context.Context, req ScanRequest) (*Scan, erro
 
 func (c *Client) openScan(ctx context.Context, req ScanRequest) (*Scan, error) {
 	if req.Limit < 0 {
-		return nil, fmt.Errorf("limit %d is negative", req.Limit)
+		return nil, badRequest("limit %d is negative", req.Limit)
 	}
 	table, err := c.api.Table(ctx, req.Target.Database, req.Target.Table)
 	if err != nil {
@@ -201,7 +201,7 @@ func (c *Client) chooseSnapshots(ctx context.Context, req ScanRequest) ([]bucket
 		id, ok := have[b]
 		switch {
 		case b < 0 || b >= latest.Buckets:
-			return nil, fmt.Errorf("there is no bucket %d: the table has buckets 0 to %d", b, latest.Buckets-1)
+			return nil, badRequest("there is no bucket %d: the table has buckets 0 to %d", b, latest.Buckets-1)
 		case req.SnapshotID != nil:
 			id = *req.SnapshotID
 		case !ok:

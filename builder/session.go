@@ -21,6 +21,9 @@ import (
 
 // Kinds of failure, for errors.Is.
 var (
+	// ErrRequest marks a request for what cannot be: a bucket, column or schema that is
+	// not there, or a limit or timeout that is none. Repeating it does not help.
+	ErrRequest = errors.New("request cannot be met")
 	// ErrForeignBucket marks a row of a bucket that is not open here; the error is a
 	// *ForeignBucketError.
 	ErrForeignBucket = errors.New("row of another bucket")
@@ -36,6 +39,16 @@ var (
 	// and call again, or resume from the last checkpoint.
 	ErrNoSpace = extsort.ErrNoSpace
 )
+
+// requestError is an ErrRequest in words of its own.
+type requestError struct{ text string }
+
+func (e *requestError) Error() string        { return e.text }
+func (e *requestError) Is(target error) bool { return target == ErrRequest }
+
+func badRequest(format string, args ...any) error {
+	return &requestError{fmt.Sprintf(format, args...)}
+}
 
 // ForeignBucketError is a row that belongs to another bucket.
 type ForeignBucketError struct {
@@ -200,10 +213,10 @@ func chooseBuckets(o OpenOptions, n int) ([]int, error) {
 	slices.Sort(list)
 	for i, b := range list {
 		if b < 0 || b >= n {
-			return nil, fmt.Errorf("there is no bucket %d: the load has buckets 0 to %d", b, n-1)
+			return nil, badRequest("there is no bucket %d: the load has buckets 0 to %d", b, n-1)
 		}
 		if i > 0 && list[i-1] == b {
-			return nil, fmt.Errorf("bucket %d is named twice", b)
+			return nil, badRequest("bucket %d is named twice", b)
 		}
 	}
 	return list, nil
@@ -287,7 +300,7 @@ func (s *Session) Buckets() []int { return slices.Clone(s.numbers) }
 // Bucket returns the writer of one open bucket.
 func (s *Session) Bucket(n int) (*BucketWriter, error) {
 	if n < 0 || n >= len(s.writers) {
-		return nil, fmt.Errorf("there is no bucket %d: the load has buckets 0 to %d", n, len(s.writers)-1)
+		return nil, badRequest("there is no bucket %d: the load has buckets 0 to %d", n, len(s.writers)-1)
 	}
 	if s.writers[n] == nil {
 		return nil, &ForeignBucketError{Bucket: n, Open: s.numbers}

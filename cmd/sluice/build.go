@@ -200,6 +200,9 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 		if err != nil {
 			return err
 		}
+		if err := checkTimeout(timeout); err != nil {
+			return err
+		}
 		j, err := f.job(g, "load", args[1:])
 		if err != nil {
 			return err
@@ -346,7 +349,11 @@ func (b *build) work(ctx context.Context, cp *builder.Checkpoint, finish func(co
 	if err != nil {
 		return err
 	}
-	if b.session, err = b.client.Open(ctx, b.job.Context, o); err != nil {
+	b.session, err = b.client.Open(ctx, b.job.Context, o)
+	if errors.Is(err, builder.ErrRequest) {
+		return errors.Join(err, b.dir.clear()) // resuming would ask for the same
+	}
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.end(err)) }()

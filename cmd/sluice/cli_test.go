@@ -20,6 +20,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/apache/arrow-go/v18/arrow"
+	"github.com/apache/arrow-go/v18/arrow/ipc"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -579,6 +581,13 @@ func TestCommandLinesThatMakeNoSense(t *testing.T) {
 		{`--output "xml"`, []string{"version", "-o", "xml"}},
 		{"no server", []string{"table", "list"}},
 		{`"a" is no target`, []string{"scan", "a"}},
+		{`"a b.c" is no target: database name "a b" has the byte " "`, []string{"scan", "a b.c"}},
+		{`"a.__c" is no target: table name "__c" starts with`, []string{"load", "a.__c", "x.csv"}},
+		{`"a.b/c:d" is no target: partition name "c:d" has the byte ":"`, []string{"snapshots", "list", "a.b/c:d"}},
+		{`"a.b/c$" is no target: partition name is empty`, []string{"session", "list", "--target", "a.b/c$"}},
+		{`"a b" is no database: name "a b" has`, []string{"table", "list", "a b"}},
+		{"--timeout -1s", []string{"load", "a.b", "x.csv", "--timeout", "-1s"}},
+		{"--timeout 1µs", []string{"session", "begin", "a.b", "--timeout", "1us"}},
 		{`"a.b/" is no target`, []string{"scan", "a.b/"}},
 		{`"a.b/c" names a partition`, []string{"table", "show", "a.b/c"}},
 		{"either --descriptor or --from", []string{"table", "create", "a.b"}},
@@ -670,7 +679,89 @@ func TestPartitions(t *testing.T) {
 	if got := sortedLines(s.ok("scan", table+"/a", "--format", "csv")); got != "id,day,v\n1,a,x\n3,a,z" {
 		t.Errorf("scan: %s", got)
 	}
+	for _, args := range [][]string{{"scan", table}, {"snapshots", "list", table}, {"snapshots", "show", table, "--bucket", "0"}} {
+		r := s.fails(exitUsage, table+" is partitioned by day: name the partition to read", args...)
+		if !strings.Contains(r.stderr, "→ for example "+table+"/a; `sluice table partition list "+table+"`") || strings.Contains(r.stderr, "bulk load") {
+			t.Errorf("it says %s", r.stderr)
+		}
+	}
 	s.ok("table", "partition", "drop", table+"/a", "--yes")
+	s.fails(exitUsage, "→ for example "+table+"/PARTITION;", "scan", table)
+}
+
+func TestAskingForWhatATableDoesNotHave(t *testing.T) {
+	s := newShell(t)
+	table := tableName(t)
+	s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id", "--buckets", "2")
+	s.ok("session", "begin", table, "--context", "c.json")
+	r := s.fails(exitUsage, "there is no bucket 9: the load has buckets 0 to 1", "build", "--context", "c.json", "--buckets", "9", "p.csv")
+	if strings.Contains(r.stderr, "--resume") {
+		t.Errorf("resuming does not help: %s", r.stderr)
+	}
+	s.write("r.json", s.ok("build", "--context", "c.json", "p.csv")) // the work directory is free
+	s.ok("session", "commit", "--context", "c.json", "r.json")
+	for want, args := range map[string][]string{
+		"there is no bucket 9: the table has buckets 0 to 1": {"--bucket", "9"},
+		`there is no column "zz"`:                            {"--columns", "id,zz"},
+		"the table has no schema 7":                          {"--schema-id", "7"},
+	} {
+		r := s.fails(exitUsage, want, append([]string{"scan", table}, args...)...)
+		if !strings.Contains(r.stderr, "→ `sluice table show "+table+"`") {
+			t.Errorf("no hint: %s", r.stderr)
+		}
+	}
+}
+
+func TestTypesThatNoTableHas(t *testing.T) {
+	t.Chdir(t.TempDir())
+	schema := arrow.NewSchema([]arrow.Field{{Name: "id", Type: arrow.PrimitiveTypes.Int64}, {Name: "took", Type: arrow.FixedWidthTypes.Duration_s}}, nil)
+	var b bytes.Buffer
+	w := ipc.NewWriter(&b, ipc.WithSchema(schema))
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	s := &shell{t: t, ctx: t.Context(), env: map[string]string{}}
+	s.write("spans.arrow", b.String())
+	create := []string{"table", "create", "a.b", "--from", "*.arrow", "--primary-key", "id", "--dry-run"}
+	r := s.fails(exitInput, "", append(create, "-o", "json")...)
+	f := decode[map[string]failure](t, r.stderr)["error"]
+	if f.Message != `spans.arrow: column "took": no Fluss type for Arrow type duration[s]` || f.Input == nil || *f.Input != (inputPlace{File: "spans.arrow", Column: "took"}) || !strings.Contains(f.Hint, "--ignore-columns took") {
+		t.Errorf("the error is %+v", f)
+	}
+	s.ok(append(create, "--ignore-columns", "took")...)
+}
+
+func TestScanGoesByTheNameOfItsFile(t *testing.T) {
+	s := newShell(t)
+	table := tableName(t)
+	s.ok("table", "create", table, "--from", s.write("p.csv", "id,name\n1,a\n"), "--primary-key", "id")
+	s.ok("load", table, "p.csv")
+	for _, c := range []struct {
+		out, start string
+		flags      []string
+	}{
+		{"x.csv", "id,name\n1,a\n", nil},
+		{"x.tsv", "id\tname\n1\ta\n", nil},
+		{"X.TSV", "id;name\n1;a\n", []string{"--delimiter", ";"}},
+		{"y.tsv", "id\tname\n1\ta\n", []string{"--format", "csv"}},
+		{"x.json", `{"id":1,"name":"a"}` + "\n", nil},
+		{"x.jsonl", `{"id":1,"name":"a"}` + "\n", nil},
+		{"x.parquet", "PAR1", nil},
+		{"x.arrow", "ARROW1", nil},
+		{"y.csv", "id,name\n1,a\n", []string{"--output", "json"}},
+		{"z.csv", "PAR1", []string{"--format", "parquet"}},
+		{"z.parquet", `{"id":1,`, []string{"--format", "json"}},
+		{"x.out", "id  name\n", nil},
+	} {
+		s.ok(append([]string{"scan", table, "--out", c.out}, c.flags...)...)
+		if got := s.read(c.out); !strings.HasPrefix(got, c.start) {
+			t.Errorf("%s %v: %.40q", c.out, c.flags, got)
+		}
+	}
+	s.fails(exitUsage, "delimiter", "scan", table, "--out", "n.tsv", "--null", "\t")
+	if got := s.ok("scan", table); !strings.HasPrefix(got, "id  name\n") {
+		t.Errorf("the standard output: %q", got)
+	}
 }
 
 // TestManualKnowsEveryCommandAndFlag keeps docs/cli.md complete.

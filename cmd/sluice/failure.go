@@ -102,7 +102,7 @@ func describe(err error) failure {
 		cert  *tls.CertificateVerificationError
 	)
 	switch {
-	case errors.As(err, &u):
+	case errors.As(err, &u), errors.Is(err, builder.ErrRequest):
 		f.ExitCode = exitUsage
 	case errors.As(err, &in):
 		f.ExitCode = exitInput

@@ -13,12 +13,14 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session/credential"
 )
 
@@ -199,7 +201,28 @@ func parseTarget(s string) (v1.Target, error) {
 	if !ok || db == "" || table == "" || strings.Contains(table, ".") || hasPartition && partition == "" || strings.Contains(partition, "/") {
 		return v1.Target{}, &usageError{fmt.Errorf("%q is no target: want database.table or database.table/partition", s)}
 	}
+	err := schema.CheckIdentifier(db)
+	if err != nil {
+		err = fmt.Errorf("database %w", err)
+	} else if err = schema.CheckIdentifier(table); err != nil {
+		err = fmt.Errorf("table %w", err)
+	} else if hasPartition {
+		err = checkPartition(partition)
+	}
+	if err != nil {
+		return v1.Target{}, &usageError{fmt.Errorf("%q is no target: %w", s, err)}
+	}
 	return v1.Target{Database: db, Table: table, Partition: partition}, nil
+}
+
+// checkPartition checks the name of a partition: the values of its columns with $ between.
+func checkPartition(name string) error {
+	for value := range strings.SplitSeq(name, "$") {
+		if err := schema.CheckIdentifier(value); err != nil {
+			return fmt.Errorf("partition %w", err)
+		}
+	}
+	return nil
 }
 
 // parseTable reads database.table.
@@ -209,6 +232,44 @@ func parseTable(s string) (v1.Target, error) {
 		err = &usageError{fmt.Errorf("%q names a partition: want database.table", s)}
 	}
 	return t, err
+}
+
+// parsePartition reads database.table/partition.
+func parsePartition(s string) (v1.Target, error) {
+	t, err := parseTarget(s)
+	if err == nil && t.Partition == "" {
+		err = &usageError{fmt.Errorf("%q names no partition: want database.table/partition", s)}
+	}
+	return t, err
+}
+
+// first reads the first argument.
+func first(parse func(string) (v1.Target, error)) func([]string) (v1.Target, error) {
+	return func(args []string) (v1.Target, error) { return parse(args[0]) }
+}
+
+// call makes a command that finds out what it is about before it speaks to the server.
+func call[T any](g *globals, find func(args []string) (T, error), do func(context.Context, *client.Client, T) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		about, err := find(args)
+		if err != nil {
+			return err
+		}
+		api, err := g.api()
+		if err != nil {
+			return err
+		}
+		return do(cmd.Context(), api, about)
+	}
+}
+
+// checkTimeout checks --timeout; 0 leaves it to the server.
+func checkTimeout(d time.Duration) error {
+	if d == 0 || d >= time.Millisecond {
+		return nil
+	}
+	return &hinted{&usageError{fmt.Errorf("--timeout %s: a build cannot take less than 1ms", d)},
+		"for example --timeout 2h30m; without it the server decides"}
 }
 
 // contextOf reads a build context from a file, or fetches it by its session id.

@@ -10,7 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -240,11 +240,15 @@ func (j *job) resumeCommand(dir string) string {
 	return c
 }
 
+// shellQuote writes a word so that a shell leaves it as it is.
 func shellQuote(s string) string {
+	if s == "" {
+		return "''"
+	}
 	for _, r := range s {
 		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '/' || r == '.' || r == '-' || r == '_'
 		if !plain {
-			return strconv.Quote(s)
+			return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 		}
 	}
 	return s

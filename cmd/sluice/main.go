@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/fluss-sluice/sluice/builder"
 )
 
 // version is set by the linker (see Makefile).
@@ -183,5 +185,5 @@ func asksForJSON(args []string) bool {
 
 func isUsage(err error) bool {
 	var u *usageError
-	return errors.As(err, &u)
+	return errors.As(err, &u) || errors.Is(err, builder.ErrRequest)
 }

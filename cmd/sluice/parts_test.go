@@ -79,6 +79,14 @@ func TestParseSize(t *testing.T) {
 	}
 }
 
+func TestShellQuote(t *testing.T) {
+	for text, want := range map[string]string{"a/b-c_1.d": "a/b-c_1.d", "a b": "'a b'", "db.t/eu$1": "'db.t/eu$1'", "it's": `'it'\''s'`, "": "''"} {
+		if got := shellQuote(text); got != want {
+			t.Errorf("%q: %s, want %s", text, got, want)
+		}
+	}
+}
+
 func TestNumbersForPeople(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1,000", -1234567: "-1,234,567"} {
 		if got := grouped(n); got != want {

@@ -7,11 +7,15 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fluss-sluice/sluice/api/client"
+	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/internal/tabular"
 )
@@ -35,9 +39,10 @@ func newScanCommand(g *globals) *cobra.Command {
 		Use:   "scan DATABASE.TABLE[/PARTITION]",
 		Short: "Print the rows of a table's KV snapshots",
 		Long: `Print the rows of a table's latest KV snapshots, as the table's columns are now, bucket
-by bucket in key order. With --out a file appears only when it is complete.`,
+by bucket in key order. With --out a file appears only when it is complete; without
+--format, its name tells the format: .csv, .tsv, .json, .jsonl, .parquet, .arrow.`,
 		Example: `  sluice scan geo.places --columns id,name --limit 10
-  sluice scan geo.places --format parquet --out places.parquet
+  sluice scan geo.places --out places.parquet
   sluice scan geo.places --format json | jq .name`,
 		Args: cobra.ExactArgs(1),
 	}
@@ -59,8 +64,8 @@ func (f *scanFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.buckets, "bucket", "", "buckets to read, for example 0-1,3 (default: all)")
 	fs.Int64Var(&f.snapshotID, "snapshot-id", 0, "read this snapshot of each bucket (default: the latest)")
 	fs.Int32Var(&f.schemaID, "schema-id", 0, "print rows as this schema of the table has them (default: the current one)")
-	fs.StringVar(&f.format, "format", "", "table, json (lines), csv, arrow or parquet (default: table, or json with --output json)")
-	fs.StringVar(&f.delimiter, "delimiter", "", `delimiter of CSV cells, \t for a tab (default: a comma)`)
+	fs.StringVar(&f.format, "format", "", "table, json (lines), csv, arrow or parquet (default: as the name in --out says; else table, or json with --output json)")
+	fs.StringVar(&f.delimiter, "delimiter", "", `delimiter of CSV cells, \t for a tab (default: a comma, a tab in *.tsv)`)
 	fs.StringVar(&f.null, "null", "", "CSV text for NULL (default: the empty cell)")
 	fs.StringVar(&f.out, "out", "", "write to this file (default: the standard output)")
 }
@@ -86,9 +91,36 @@ func (f *scanFlags) request(target string, fs *pflag.FlagSet) (builder.ScanReque
 	return req, nil
 }
 
+// formats are what the names of files tell. They are those that load reads, but for
+// .txt, which is for people.
+var formats = map[string]tabular.Format{
+	".csv": tabular.CSV, extTSV: tabular.CSV, ".json": tabular.JSON, ".jsonl": tabular.JSON, ".ndjson": tabular.JSON,
+	".parquet": tabular.Parquet, ".pq": tabular.Parquet,
+	".arrow": tabular.Arrow, extArrowStream: tabular.Arrow, ".feather": tabular.Arrow, ".ipc": tabular.Arrow,
+}
+
+const (
+	extTSV         = ".tsv"    // CSV with tabs
+	extArrowStream = ".arrows" // the form of Arrow for pipes
+)
+
+// ext is how the name in --out ends.
+func (f *scanFlags) ext() string { return strings.ToLower(filepath.Ext(f.out)) }
+
+// dialect is the delimiter of CSV, 0 for the usual one.
+func (f *scanFlags) dialect() (byte, error) {
+	if f.delimiter == "" && f.ext() == extTSV {
+		return parseDialect(`\t`, f.null)
+	}
+	return parseDialect(f.delimiter, f.null)
+}
+
 // outputFormat is the format to print.
 func (f *scanFlags) outputFormat(g *globals) (tabular.Format, error) {
 	if f.format == "" {
+		if format, ok := formats[f.ext()]; ok {
+			return format, nil
+		}
 		if g.json() {
 			return tabular.JSON, nil
 		}
@@ -109,7 +141,7 @@ func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest
 	if err != nil {
 		return err
 	}
-	delimiter, err := parseDialect(f.delimiter, f.null)
+	delimiter, err := f.dialect()
 	if err != nil {
 		return err
 	}
@@ -118,8 +150,11 @@ func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest
 		return err
 	}
 	scan, err := c.SnapshotScan(ctx, req)
+	if errors.Is(err, builder.ErrRequest) {
+		return &hinted{err, fmt.Sprintf("`sluice table show %s.%s` shows what there is", req.Target.Database, req.Target.Table)}
+	}
 	if err != nil {
-		return err
+		return wantPartition(ctx, c, req.Target, err)
 	}
 	defer scan.Close()
 	out := &outFile{Writer: g.stdout}
@@ -129,7 +164,7 @@ func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest
 		}
 		defer out.discard()
 	}
-	w, err := tabular.NewWriter(out, format, scan.Schema().Columns, tabular.WriteOptions{Delimiter: delimiter, Null: f.null, Pipe: f.out == ""})
+	w, err := tabular.NewWriter(out, format, scan.Schema().Columns, tabular.WriteOptions{Delimiter: delimiter, Null: f.null, Pipe: f.out == "" || f.ext() == extArrowStream})
 	if err != nil {
 		return err
 	}
@@ -144,6 +179,29 @@ func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest
 		g.remark("wrote %s rows to %s", grouped(n), f.out)
 	}
 	return nil
+}
+
+// wantPartition explains why a partitioned table cannot be read as a whole: the server
+// says so in words about loading.
+func wantPartition(ctx context.Context, c *builder.Client, target v1.Target, err error) error {
+	var e *client.Error
+	if target.Partition != "" || !errors.As(err, &e) || e.Problem.Code != v1.CodeTargetRefused {
+		return err
+	}
+	t, tableErr := c.API().Table(ctx, target.Database, target.Table)
+	if tableErr != nil {
+		return err
+	}
+	d, tableErr := schema.ParseTable(t.TableJSON)
+	if tableErr != nil || len(d.PartitionKey) == 0 {
+		return err
+	}
+	example := "PARTITION"
+	if len(t.Partitions) > 0 {
+		example = t.Partitions[0].Name
+	}
+	return &hinted{&usageError{fmt.Errorf("%s is partitioned by %s: name the partition to read", target, strings.Join(d.PartitionKey, ", "))},
+		fmt.Sprintf("for example %s; `sluice table partition list %s` lists them", shellQuote(target.String()+"/"+example), target)}
 }
 
 // copy prints the rows. Progress is shown only when rows go to a file: elsewhere it

@@ -52,6 +52,9 @@ asked for once more.`,
 			if err != nil {
 				return err
 			}
+			if err := checkTimeout(timeout); err != nil {
+				return err
+			}
 			b, err := g.connect(builder.Events{})
 			if err != nil {
 				return err
@@ -180,41 +183,40 @@ func listSessions(ctx context.Context, api *client.Client, f client.SessionFilte
 	}
 }
 
-// sessionID is the session an argument or a context file names.
-func sessionID(args []string, file string) (string, error) {
-	switch {
-	case len(args) == 1 && file == "":
-		return args[0], nil
-	case len(args) == 0 && file != "":
-		bc := new(v1.BuildContext)
-		err := readJSON(file, bc)
-		return bc.Handle.BulkLoadID, err
+// sessionOf finds the session that an argument or the context file names.
+func sessionOf(file *string) func(args []string) (string, error) {
+	return func(args []string) (string, error) {
+		switch {
+		case len(args) == 1 && *file == "":
+			return args[0], nil
+		case len(args) == 0 && *file != "":
+			bc := new(v1.BuildContext)
+			err := readJSON(*file, bc)
+			return bc.Handle.BulkLoadID, err
+		}
+		return "", &usageError{errors.New("which session? name its id, or its build context file in --context")}
 	}
-	return "", &usageError{errors.New("which session? name its id, or its build context file in --context")}
+}
+
+// asSession makes c do something with a session and show it.
+func asSession(g *globals, c *cobra.Command, what string, do func(context.Context, *client.Client, string) (*v1.Session, error)) *cobra.Command {
+	var file string
+	c.RunE = call(g, sessionOf(&file), func(ctx context.Context, api *client.Client, id string) error {
+		s, err := do(ctx, api, id)
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", what, id, err)
+		}
+		return g.printSession(s)
+	})
+	c.Flags().StringVar(&file, "context", "", "build context file")
+	return c
 }
 
 func newSessionShow(g *globals) *cobra.Command {
-	var file string
-	c := &cobra.Command{
-		Use: "show (SESSION | --context FILE)", Short: "Show a bulk load", Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := sessionID(args, file)
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			s, err := api.Session(cmd.Context(), id)
-			if err != nil {
-				return fmt.Errorf("session %s: %w", id, err)
-			}
-			return g.printSession(s)
-		},
-	}
-	c.Flags().StringVar(&file, "context", "", "build context file")
-	return c
+	c := &cobra.Command{Use: "show (SESSION | --context FILE)", Short: "Show a bulk load", Args: cobra.MaximumNArgs(1)}
+	return asSession(g, c, "session", func(ctx context.Context, api *client.Client, id string) (*v1.Session, error) {
+		return api.Session(ctx, id)
+	})
 }
 
 func (g *globals) printSession(s *v1.Session) error {
@@ -368,28 +370,12 @@ func readResults(names []string) ([]v1.BucketFiles, error) {
 }
 
 func newSessionAbort(g *globals) *cobra.Command {
-	var file string
-	c := &cobra.Command{
-		Use: "abort (SESSION | --context FILE)", Short: "Give a bulk load up", Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := sessionID(args, file)
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			s, err := api.Session(cmd.Context(), id)
-			if err == nil {
-				s, err = api.Abort(cmd.Context(), id, s.Epoch)
-			}
-			if err != nil {
-				return fmt.Errorf("abort session %s: %w", id, err)
-			}
-			return g.printSession(s)
-		},
-	}
-	c.Flags().StringVar(&file, "context", "", "build context file")
-	return c
+	c := &cobra.Command{Use: "abort (SESSION | --context FILE)", Short: "Give a bulk load up", Args: cobra.MaximumNArgs(1)}
+	return asSession(g, c, "abort session", func(ctx context.Context, api *client.Client, id string) (*v1.Session, error) {
+		s, err := api.Session(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		return api.Abort(ctx, id, s.Epoch)
+	})
 }

@@ -30,7 +30,7 @@ func newSnapshotsList(g *globals) *cobra.Command {
 			}
 			s, err := c.LatestKVSnapshots(cmd.Context(), target)
 			if err != nil {
-				return err
+				return wantPartition(cmd.Context(), c, target, err)
 			}
 			if s.Snapshots == nil {
 				s.Snapshots = []v1.KVSnapshot{}
@@ -81,7 +81,7 @@ func newSnapshotsShow(g *globals) *cobra.Command {
 		}
 		m, err := c.KVSnapshotMetadata(cmd.Context(), target, bucket, which)
 		if err != nil {
-			return err
+			return wantPartition(cmd.Context(), c, target, err)
 		}
 		return g.printSnapshot(m)
 	}

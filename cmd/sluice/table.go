@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/tabular"
@@ -117,7 +118,7 @@ func (f *tableFlags) table(ctx context.Context, g *globals) (*schema.Table, erro
 	}
 	t, err := tabular.InferTable(ctx, f.from, tabular.InferOptions{Options: o, PrimaryKey: f.primaryKey, Buckets: max(f.buckets, 1)})
 	if err != nil {
-		return nil, err
+		return nil, inferHint(err)
 	}
 	if err := f.overrule(t.Schema.Columns); err != nil {
 		return nil, err
@@ -127,6 +128,15 @@ func (f *tableFlags) table(ctx context.Context, g *globals) (*schema.Table, erro
 	}
 	t.Comment, t.PartitionKey, t.BucketKey, t.Properties = f.comment, f.partitionKey, f.bucketKey, f.properties
 	return t, nil
+}
+
+// inferHint helps with a column whose type no table can have.
+func inferHint(err error) error {
+	var in *tabular.InputError
+	if errors.As(err, &in) && in.Column != "" {
+		return &hinted{err, "leave the column out with --ignore-columns " + shellQuote(in.Column) + ", or write the file with another type"}
+	}
+	return err
 }
 
 func (f *tableFlags) fromDescriptor(g *globals) (*schema.Table, error) {
@@ -163,28 +173,18 @@ func (f *tableFlags) overrule(cols []schema.Column) error {
 
 func newTableShow(g *globals) *cobra.Command {
 	var descriptor bool
-	c := &cobra.Command{
-		Use: "show DATABASE.TABLE", Short: "Describe a table", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parseTable(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			t, err := api.Table(cmd.Context(), target.Database, target.Table)
-			if err != nil {
-				return fmt.Errorf("table %s: %w", target, err)
-			}
-			if descriptor {
-				_, err := fmt.Fprintf(g.stdout, "%s\n", t.TableJSON)
-				return err
-			}
-			return g.printTable(t)
-		},
-	}
+	c := &cobra.Command{Use: "show DATABASE.TABLE", Short: "Describe a table", Args: cobra.ExactArgs(1)}
+	c.RunE = call(g, first(parseTable), func(ctx context.Context, api *client.Client, target v1.Target) error {
+		t, err := api.Table(ctx, target.Database, target.Table)
+		if err != nil {
+			return fmt.Errorf("table %s: %w", target, err)
+		}
+		if descriptor {
+			_, err := fmt.Fprintf(g.stdout, "%s\n", t.TableJSON)
+			return err
+		}
+		return g.printTable(t)
+	})
 	c.Flags().BoolVar(&descriptor, "descriptor", false, "print only the Fluss table JSON, as `table create --descriptor` takes it")
 	return c
 }
@@ -246,16 +246,8 @@ func timeOf(ms int64) string { return time.UnixMilli(ms).UTC().Format(time.RFC33
 func newTableList(g *globals) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [DATABASE]", Short: "List tables", Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			database := ""
-			if len(args) > 0 {
-				database = args[0]
-			}
-			list, err := api.Tables(cmd.Context(), database)
+		RunE: call(g, parseDatabase, func(ctx context.Context, api *client.Client, database string) error {
+			list, err := api.Tables(ctx, database)
 			if err != nil {
 				return fmt.Errorf("list tables: %w", err)
 			}
@@ -271,8 +263,19 @@ func newTableList(g *globals) *cobra.Command {
 				fmt.Fprintf(w, "%s.%s\t%d\t%d\t%s\t%s\n", t.Database, t.Table, t.TableID, t.SchemaID, bucketsOf(t), timeOf(t.CreatedTime))
 			}
 			return w.Flush()
-		},
+		}),
 	}
+}
+
+// parseDatabase reads the database that may be named.
+func parseDatabase(args []string) (string, error) {
+	if len(args) == 0 {
+		return "", nil
+	}
+	if err := schema.CheckIdentifier(args[0]); err != nil {
+		return "", &usageError{fmt.Errorf("%q is no database: %w", args[0], err)}
+	}
+	return args[0], nil
 }
 
 func bucketsOf(t v1.Table) string {
@@ -284,27 +287,25 @@ func bucketsOf(t v1.Table) string {
 }
 
 func newTableDrop(g *globals) *cobra.Command {
+	c := &cobra.Command{Use: "drop DATABASE.TABLE", Short: "Drop a table with all its data", Args: cobra.ExactArgs(1)}
+	return asDrop(g, c, "table", parseTable, func(ctx context.Context, api *client.Client, t v1.Target) error {
+		return api.DropTable(ctx, t.Database, t.Table)
+	})
+}
+
+// asDrop makes c drop what parse reads, after asking.
+func asDrop(g *globals, c *cobra.Command, kind string, parse func(string) (v1.Target, error), drop func(context.Context, *client.Client, v1.Target) error) *cobra.Command {
 	var yes bool
-	c := &cobra.Command{
-		Use: "drop DATABASE.TABLE", Short: "Drop a table with all its data", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parseTable(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			if err := g.confirm(yes, "Drop table "+target.String()+" with all its data?"); err != nil {
-				return err
-			}
-			if err := api.DropTable(cmd.Context(), target.Database, target.Table); err != nil {
-				return fmt.Errorf("drop table %s: %w", target, err)
-			}
-			return g.done("dropped table "+target.String(), map[string]any{"dropped": target})
-		},
-	}
+	c.RunE = call(g, first(parse), func(ctx context.Context, api *client.Client, t v1.Target) error {
+		what := kind + " " + t.String()
+		if err := g.confirm(yes, "Drop "+what+" with all its data?"); err != nil {
+			return err
+		}
+		if err := drop(ctx, api, t); err != nil {
+			return fmt.Errorf("drop %s: %w", what, err)
+		}
+		return g.done("dropped "+what, map[string]any{"dropped": t})
+	})
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
 	return c
 }
@@ -344,38 +345,29 @@ func (g *globals) readInput(name string) ([]byte, error) {
 
 func newPartitionCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{Use: "partition", Short: "Create, list and drop partitions of a table"}
-	var yes bool
-	create := &cobra.Command{
+	c.AddCommand(newPartitionCreate(g), newPartitionList(g), newPartitionDrop(g))
+	return c
+}
+
+func newPartitionCreate(g *globals) *cobra.Command {
+	return &cobra.Command{
 		Use: "create DATABASE.TABLE/PARTITION", Short: "Create a partition", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parsePartition(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			p, err := api.CreatePartition(cmd.Context(), target.Database, target.Table, target.Partition)
+		RunE: call(g, first(parsePartition), func(ctx context.Context, api *client.Client, target v1.Target) error {
+			p, err := api.CreatePartition(ctx, target.Database, target.Table, target.Partition)
 			if err != nil {
 				return fmt.Errorf("create partition %s: %w", target, err)
 			}
 			return g.done(fmt.Sprintf("created partition %s (id %d)", target, p.ID),
 				map[string]any{"partition_name": p.Name, "partition_id": p.ID})
-		},
+		}),
 	}
-	list := &cobra.Command{
+}
+
+func newPartitionList(g *globals) *cobra.Command {
+	return &cobra.Command{
 		Use: "list DATABASE.TABLE", Short: "List the partitions of a table", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parseTable(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			l, err := api.Partitions(cmd.Context(), target.Database, target.Table)
+		RunE: call(g, first(parseTable), func(ctx context.Context, api *client.Client, target v1.Target) error {
+			l, err := api.Partitions(ctx, target.Database, target.Table)
 			if err != nil {
 				return fmt.Errorf("partitions of %s: %w", target, err)
 			}
@@ -391,38 +383,13 @@ func newPartitionCommand(g *globals) *cobra.Command {
 				fmt.Fprintf(w, "%s\t%d\n", p.Name, p.ID)
 			}
 			return w.Flush()
-		},
+		}),
 	}
-	drop := &cobra.Command{
-		Use: "drop DATABASE.TABLE/PARTITION", Short: "Drop a partition with all its data", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			target, err := parsePartition(args[0])
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			if err := g.confirm(yes, "Drop partition "+target.String()+" with all its data?"); err != nil {
-				return err
-			}
-			if err := api.DropPartition(cmd.Context(), target.Database, target.Table, target.Partition); err != nil {
-				return fmt.Errorf("drop partition %s: %w", target, err)
-			}
-			return g.done("dropped partition "+target.String(), map[string]any{"dropped": target})
-		},
-	}
-	drop.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask")
-	c.AddCommand(create, list, drop)
-	return c
 }
 
-// parsePartition reads database.table/partition.
-func parsePartition(s string) (v1.Target, error) {
-	t, err := parseTarget(s)
-	if err == nil && t.Partition == "" {
-		err = &usageError{fmt.Errorf("%q names no partition: want database.table/partition", s)}
-	}
-	return t, err
+func newPartitionDrop(g *globals) *cobra.Command {
+	c := &cobra.Command{Use: "drop DATABASE.TABLE/PARTITION", Short: "Drop a partition with all its data", Args: cobra.ExactArgs(1)}
+	return asDrop(g, c, "partition", parsePartition, func(ctx context.Context, api *client.Client, t v1.Target) error {
+		return api.DropPartition(ctx, t.Database, t.Table, t.Partition)
+	})
 }

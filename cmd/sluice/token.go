@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -186,28 +187,23 @@ func (t *tokenFlags) read(g *globals) (credential.Secret, error) {
 	return credential.New(text), nil
 }
 
-func newTokenIntrospect(g *globals) *cobra.Command {
+// asToken makes c do something with an existing token.
+func asToken(g *globals, c *cobra.Command, do func(context.Context, *client.Client, credential.Secret) error) *cobra.Command {
 	var which tokenFlags
-	c := &cobra.Command{
-		Use: "introspect", Short: "Say what a token is good for (RFC 7662)", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			tok, err := which.read(g)
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			i, err := api.Introspect(cmd.Context(), tok)
-			if err != nil {
-				return fmt.Errorf("introspect: %w", err)
-			}
-			return g.printIntrospection(i)
-		},
-	}
 	which.add(c.Flags())
+	c.RunE = call(g, func([]string) (credential.Secret, error) { return which.read(g) }, do)
 	return c
+}
+
+func newTokenIntrospect(g *globals) *cobra.Command {
+	c := &cobra.Command{Use: "introspect", Short: "Say what a token is good for (RFC 7662)", Args: cobra.NoArgs}
+	return asToken(g, c, func(ctx context.Context, api *client.Client, tok credential.Secret) error {
+		i, err := api.Introspect(ctx, tok)
+		if err != nil {
+			return fmt.Errorf("introspect: %w", err)
+		}
+		return g.printIntrospection(i)
+	})
 }
 
 func (g *globals) printIntrospection(i *v1.Introspection) error {
@@ -234,26 +230,13 @@ func (g *globals) printIntrospection(i *v1.Introspection) error {
 }
 
 func newTokenRevoke(g *globals) *cobra.Command {
-	var which tokenFlags
-	c := &cobra.Command{
-		Use: "revoke", Short: "End a token at once (RFC 7009)", Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			tok, err := which.read(g)
-			if err != nil {
-				return err
-			}
-			api, err := g.api()
-			if err != nil {
-				return err
-			}
-			if err := api.Revoke(cmd.Context(), tok); err != nil {
-				return fmt.Errorf("revoke: %w", err)
-			}
-			return g.done("the token is not active any more", map[string]any{"revoked": tok.Fingerprint()})
-		},
-	}
-	which.add(c.Flags())
-	return c
+	c := &cobra.Command{Use: "revoke", Short: "End a token at once (RFC 7009)", Args: cobra.NoArgs}
+	return asToken(g, c, func(ctx context.Context, api *client.Client, tok credential.Secret) error {
+		if err := api.Revoke(ctx, tok); err != nil {
+			return fmt.Errorf("revoke: %w", err)
+		}
+		return g.done("the token is not active any more", map[string]any{"revoked": tok.Fingerprint()})
+	})
 }
 
 func newTokenDev(g *globals) *cobra.Command {

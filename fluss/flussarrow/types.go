@@ -137,7 +137,7 @@ func Infer(as *arrow.Schema, primaryKey []string, buckets int) (*schema.Table, e
 	for i, f := range as.Fields() {
 		t, err := inferField(f)
 		if err != nil {
-			return nil, fmt.Errorf("column %q: %w", f.Name, err)
+			return nil, &SchemaError{Column: f.Name, Err: err}
 		}
 		t.Nullable = t.Nullable && !key[f.Name]
 		cols[i] = schema.Column{Name: f.Name, Type: t}

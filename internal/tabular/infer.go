@@ -50,7 +50,11 @@ func InferTable(ctx context.Context, inputs []string, o InferOptions) (*schema.T
 		if err != nil {
 			return nil, &InputError{File: ids[0].Name, Err: err}
 		}
-		return flussarrow.Infer(o.visible(as), o.PrimaryKey, o.Buckets)
+		t, err := flussarrow.Infer(o.visible(as), o.PrimaryKey, o.Buckets)
+		if se := (*flussarrow.SchemaError)(nil); errors.As(err, &se) {
+			return nil, &InputError{File: ids[0].Name, Column: se.Column, Err: se.Err}
+		}
+		return t, err
 	case CSV:
 		cols, err = inferText(ctx, ids, o, inferCSV)
 	case JSON:

@@ -1,12 +1,16 @@
 package directory
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/fluss/schema"
@@ -26,27 +30,33 @@ const (
 
 func registrationKey(db, table string) string { return tablesPrefix + db + "/" + table + ".json" }
 
-// registration reads a table's registration in any state, with its ETag.
-func (d *Driver) registration(ctx context.Context, db, table string) (*registration, string, error) {
-	t := session.Target{Database: db, Table: table}
-	if err := errors.Join(schema.CheckIdentifier(db), schema.CheckIdentifier(table)); err != nil {
-		return nil, "", fmt.Errorf("%w: %w", session.ErrTargetNotFound, err)
-	}
-	b, etag, err := d.read(ctx, registrationKey(db, table))
-	if err != nil {
-		return nil, "", err
-	}
-	if b == nil {
-		return nil, "", notFound(t)
-	}
-	r, err := decodeRegistration(b)
-	if err != nil {
-		return nil, "", fmt.Errorf("%s: %w", t, err)
-	}
-	return r, etag, nil
+// registration reads a table's registration in any state.
+func (d *Driver) registration(ctx context.Context, db, table string) (*registration, error) {
+	return readRegistration(ctx, d, db, table, decodeRegistration)
 }
 
-func (d *Driver) tableOf(r *registration) target.Table {
+func readRegistration[T any](ctx context.Context, d *Driver, db, table string, decode func([]byte) (T, error)) (none T, _ error) {
+	t := session.Target{Database: db, Table: table}
+	if err := errors.Join(schema.CheckIdentifier(db), schema.CheckIdentifier(table)); err != nil {
+		return none, fmt.Errorf("%w: %w", session.ErrTargetNotFound, err)
+	}
+	b, _, err := d.read(ctx, registrationKey(db, table))
+	if err != nil {
+		return none, err
+	}
+	if b == nil {
+		return none, notFound(t)
+	}
+	r, err := decode(b)
+	if err != nil {
+		return none, fmt.Errorf("%s: %w", t, err)
+	}
+	return r, nil
+}
+
+func (d *Driver) tableOf(r *registration) target.Table { return d.listed(&r.tableRecord) }
+
+func (d *Driver) listed(r *tableRecord) target.Table {
 	return target.Table{
 		Database: r.Database, Name: r.Name, ID: r.ID, SchemaID: r.SchemaID, Descriptor: r.Table,
 		Created: r.Created, Modified: r.Modified, RemoteDir: d.c.RootURI,
@@ -54,7 +64,8 @@ func (d *Driver) tableOf(r *registration) target.Table {
 }
 
 // CreateTable implements target.Catalog. Like a Fluss coordinator it fills in the
-// bucket count and the version of the KV format.
+// bucket count and the version of the KV format. The fence comes first and the
+// registration last; see the package comment.
 func (d *Driver) CreateTable(ctx context.Context, db, table string, descriptor json.RawMessage) (target.Table, error) {
 	if err := checkNewNames(db, table); err != nil {
 		return target.Table{}, err
@@ -72,16 +83,27 @@ func (d *Driver) CreateTable(ctx context.Context, db, table string, descriptor j
 	}
 	now := d.c.Now().UnixMilli()
 	r := &registration{
-		Version: recordVersion, Database: db, Name: table, ID: id, State: active,
-		Created: now, Modified: now, SchemaID: 1, Table: t.AppendJSON(nil),
+		tableRecord: tableRecord{
+			Version: recordVersion, Database: db, Name: table, ID: id, State: active,
+			Created: now, Modified: now, SchemaID: 1, Table: t.AppendJSON(nil),
+		},
 		Schemas:    []target.SchemaVersion{{ID: 1, JSON: t.Schema.AppendJSON(nil)}},
 		Partitions: []partition{},
 	}
+	if len(t.PartitionKey) == 0 {
+		if err := d.createFence(ctx, r, nil); err != nil {
+			return target.Table{}, err
+		}
+	}
+	next := encode(r)
 	err = d.swap(ctx, registrationKey(db, table), func(old []byte) ([]byte, error) {
-		if old != nil {
+		switch {
+		case bytes.Equal(old, next):
+			return nil, errKeep // written by a put that seemed lost
+		case old != nil:
 			return nil, tableExists(db, table)
 		}
-		return encode(r), nil
+		return next, nil
 	})
 	if err != nil {
 		return target.Table{}, err
@@ -127,7 +149,7 @@ func newTable(descriptor []byte) (*schema.Table, error) {
 
 // refuseExisting fails when a table exists; a drop that was cut short is finished.
 func (d *Driver) refuseExisting(ctx context.Context, db, table string) error {
-	r, _, err := d.registration(ctx, db, table)
+	r, err := d.registration(ctx, db, table)
 	switch {
 	case errors.Is(err, session.ErrTargetNotFound):
 		return nil
@@ -167,7 +189,7 @@ func (d *Driver) GetTable(ctx context.Context, db, table string) (target.Table, 
 }
 
 func (d *Driver) activeTable(ctx context.Context, db, table string) (*registration, error) {
-	r, _, err := d.registration(ctx, db, table)
+	r, err := d.registration(ctx, db, table)
 	if err != nil {
 		return nil, err
 	}
@@ -176,6 +198,9 @@ func (d *Driver) activeTable(ctx context.Context, db, table string) (*registrati
 	}
 	return r, nil
 }
+
+// listReads bounds how many registrations a list reads at once.
+const listReads = 32
 
 // ListTables implements target.Catalog; the order is by database, then name.
 func (d *Driver) ListTables(ctx context.Context, db string) ([]target.Table, error) {
@@ -186,24 +211,42 @@ func (d *Driver) ListTables(ctx context.Context, db string) ([]target.Table, err
 		}
 		prefix += db + "/"
 	}
+	keys := make(chan string, listReads)
+	work, ctx := errgroup.WithContext(ctx)
+	work.Go(func() error {
+		defer close(keys)
+		for info, err := range d.c.Objects.List(ctx, prefix) {
+			if err != nil {
+				return fmt.Errorf("list tables: %w", err)
+			}
+			select {
+			case keys <- info.Key:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+		return nil
+	})
+	var mu sync.Mutex
 	var tables []target.Table
-	for info, err := range d.c.Objects.List(ctx, prefix) {
-		if err != nil {
-			return nil, fmt.Errorf("list tables: %w", err)
-		}
-		name, isJSON := strings.CutSuffix(strings.TrimPrefix(info.Key, tablesPrefix), ".json")
-		db, table, ok := strings.Cut(name, "/")
-		if !isJSON || !ok {
-			continue
-		}
-		t, err := d.GetTable(ctx, db, table)
-		if errors.Is(err, session.ErrTargetNotFound) {
-			continue // dropped meanwhile
-		}
-		if err != nil {
-			return nil, err
-		}
-		tables = append(tables, t)
+	for range listReads {
+		work.Go(func() error {
+			for k := range keys {
+				t, ok, err := d.list(ctx, k)
+				if err != nil {
+					return err
+				}
+				if ok {
+					mu.Lock()
+					tables = append(tables, t)
+					mu.Unlock()
+				}
+			}
+			return nil
+		})
+	}
+	if err := work.Wait(); err != nil {
+		return nil, err
 	}
 	slices.SortFunc(tables, func(a, b target.Table) int {
 		if c := strings.Compare(a.Database, b.Database); c != 0 {
@@ -212,6 +255,23 @@ func (d *Driver) ListTables(ctx context.Context, db string) ([]target.Table, err
 		return strings.Compare(a.Name, b.Name)
 	})
 	return tables, nil
+}
+
+// list reads the table registered under a key, if there is one.
+func (d *Driver) list(ctx context.Context, k string) (target.Table, bool, error) {
+	name, isJSON := strings.CutSuffix(strings.TrimPrefix(k, tablesPrefix), ".json")
+	db, table, ok := strings.Cut(name, "/")
+	if !isJSON || !ok {
+		return target.Table{}, false, nil
+	}
+	r, err := readRegistration(ctx, d, db, table, decodeTableRecord)
+	switch {
+	case errors.Is(err, session.ErrTargetNotFound):
+		return target.Table{}, false, nil // dropped meanwhile
+	case err != nil || r.State != active:
+		return target.Table{}, false, err
+	}
+	return d.listed(r), true, nil
 }
 
 // Schemas implements target.Catalog.
@@ -278,7 +338,10 @@ func (d *Driver) CreatePartition(ctx context.Context, db, table, name string) (t
 	if err := checkPartition(r, name); err != nil {
 		return target.Partition{}, err
 	}
-	if i := r.partition(name); i >= 0 && r.Partitions[i].State == dropping {
+	if i := r.partition(name); i >= 0 {
+		if r.Partitions[i].State == active {
+			return target.Partition{}, partitionExists(db, table, name)
+		}
 		if err := d.DropPartition(ctx, db, table, name); err != nil {
 			return target.Partition{}, err
 		}
@@ -287,20 +350,34 @@ func (d *Driver) CreatePartition(ctx context.Context, db, table, name string) (t
 	if err != nil {
 		return target.Partition{}, err
 	}
+	added := partition{Name: name, ID: id, State: active}
+	if err := d.createFence(ctx, r, &added); err != nil {
+		return target.Partition{}, err
+	}
 	err = d.change(ctx, db, table, func(now *registration) error {
+		i := now.partition(name)
 		switch {
 		case now.ID != r.ID || now.State != active:
 			return notFound(session.Target{Database: db, Table: table})
-		case now.partition(name) >= 0:
-			return fmt.Errorf("partition %s of %s.%s: %w", name, db, table, session.ErrExists)
+		case i >= 0 && now.Partitions[i] == added:
+			return errKeep // written by a put that seemed lost
+		case i >= 0:
+			return partitionExists(db, table, name)
 		case len(now.Partitions) >= maxPartitions:
 			return fmt.Errorf("%w: %s.%s has %d partitions, no more are allowed", session.ErrInvalid, db, table, maxPartitions)
 		}
-		now.Partitions = append(now.Partitions, partition{Name: name, ID: id, State: active})
+		now.Partitions = append(now.Partitions, added)
 		slices.SortFunc(now.Partitions, func(a, b partition) int { return strings.Compare(a.Name, b.Name) })
 		return nil
 	})
-	return target.Partition{Name: name, ID: id}, err
+	if err != nil {
+		return target.Partition{}, err
+	}
+	return target.Partition{Name: name, ID: id}, nil
+}
+
+func partitionExists(db, table, name string) error {
+	return fmt.Errorf("partition %s of %s.%s: %w", name, db, table, session.ErrExists)
 }
 
 func checkPartition(r *registration, name string) error {

@@ -16,13 +16,23 @@
 // conditional put only. Readers of snapshots read it and nothing else: a bucket's
 // files are visible when, and only when, the fence lists them.
 //
-//	(none)                      → BEGUN       Begin
+// A table is registered by its object in _catalog/tables, a partition by its entry
+// there. The fence of an unpartitioned table or of a partition is written before,
+// as NEW; the registration is the commit point. A crash in between leaves a
+// directory with an id that nobody has and nobody will get. A drop deletes the fence
+// after the registration. So whatever is registered has a fence: when it is missing,
+// nobody can tell what is published and who may write, and everything but a drop
+// fails with ErrNoFence. A partitioned table is no target and has no fence itself.
+//
+//	(none)                      → NEW         table or partition created, before its registration
+//	NEW                         → BEGUN       Begin
 //	ABORTED                     → BEGUN       Begin, with a higher epoch
 //	BEGUN, expired              → BEGUN       Begin, with a higher epoch: the session's store was lost
 //	BEGUN                       → COMMITTING  Decide
 //	COMMITTING                  → COMMITTED   Publish: all buckets become visible at once
-//	BEGUN, ABORTED, (none)      → ABORTED     Abort, leaving its epoch behind against a late Begin
-//	ABORTED, COMMITTED, (none)  → DROPPED     table or partition dropped; a late Begin fails
+//	NEW, BEGUN, ABORTED         → ABORTED     Abort, leaving its epoch behind against a late Begin
+//	NEW, ABORTED, COMMITTED     → DROPPED     table or partition dropped; a late Begin fails.
+//	                                          So do BEGUN, expired, and a fence that was lost
 //
 // # Snapshot ids
 //
@@ -126,9 +136,17 @@ type place struct {
 
 func (p *place) fenceKey() string { return p.dir + "/_bulkload/fence" }
 
+func (p *place) target() session.Target {
+	t := session.Target{Database: p.reg.Database, Table: p.reg.Name}
+	if p.partition != nil {
+		t.Partition = p.partition.Name
+	}
+	return t
+}
+
 // find reads the registration of a target. Missing ones are ErrTargetNotFound.
 func (d *Driver) find(ctx context.Context, t session.Target) (*place, error) {
-	reg, _, err := d.registration(ctx, t.Database, t.Table)
+	reg, err := d.registration(ctx, t.Database, t.Table)
 	if err != nil {
 		return nil, err
 	}
@@ -198,14 +216,14 @@ func (d *Driver) Resolve(ctx context.Context, t session.Target) (target.Resolved
 
 func (d *Driver) resolved(ctx context.Context, p *place) (target.Resolved, *fence, error) {
 	f, err := d.fence(ctx, p.fenceKey())
+	if err == nil && f == nil {
+		err = errMissing
+	}
 	if err != nil {
-		return target.Resolved{}, nil, err
+		return target.Resolved{}, nil, d.explain(ctx, p.target(), p.fenceKey(), err)
 	}
-	r := target.Resolved{}
+	r := target.Resolved{Epoch: f.Epoch}
 	r.Table, r.Partition = d.describe(p)
-	if f != nil {
-		r.Epoch = f.Epoch
-	}
 	return r, f, nil
 }
 

@@ -6,22 +6,28 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
 )
 
 // A drop marks the registration DROPPING (readers and Begin see nothing from then
 // on), replaces every fence by DROPPED, deletes the data, and only then the
 // registration; the fences go last. A drop that is cut short anywhere is finished
-// by repeating it, or by creating the name again.
+// by repeating it, or by creating the name again. A target that lost its fence can
+// be dropped: its owner gives up what nobody can read any more.
 
 // DropTable implements target.Catalog.
 func (d *Driver) DropTable(ctx context.Context, db, table string) error {
-	r, _, err := d.registration(ctx, db, table)
+	r, err := d.registration(ctx, db, table)
+	if err != nil {
+		return err
+	}
+	places, err := d.places(r)
 	if err != nil {
 		return err
 	}
 	if r.State == active {
-		if err := d.unowned(ctx, r, d.places(r)...); err != nil {
+		if err := d.unowned(ctx, places...); err != nil {
 			return err
 		}
 	}
@@ -36,21 +42,23 @@ func (d *Driver) DropTable(ctx context.Context, db, table string) error {
 	if err != nil {
 		return err
 	}
-	if err := d.seal(ctx, r, d.places(r)); err != nil {
+	if places, err = d.places(r); err != nil {
+		return err
+	}
+	if err := d.seal(ctx, places); err != nil {
 		return errors.Join(err, d.change(ctx, db, table, func(now *registration) error {
 			now.State = active
 			return nil
 		}))
 	}
-	return d.deleteTable(ctx, r)
+	return d.deleteTable(ctx, r, places)
 }
 
-func (d *Driver) deleteTable(ctx context.Context, r *registration) error {
+func (d *Driver) deleteTable(ctx context.Context, r *registration, places []*place) error {
 	dir, err := d.Key(d.targetURI(r, nil))
 	if err != nil {
 		return err
 	}
-	places := d.places(r)
 	for _, p := range places {
 		if err := d.deleteBelow(ctx, p.dir, p.fenceKey()); err != nil {
 			return err
@@ -62,8 +70,13 @@ func (d *Driver) deleteTable(ctx context.Context, r *registration) error {
 	return d.deleteBelow(ctx, dir, "")
 }
 
-// places lists the target directories of a table.
-func (d *Driver) places(r *registration) []*place {
+// places lists the targets of a table: each of its partitions, or itself when it is
+// not partitioned.
+func (d *Driver) places(r *registration) ([]*place, error) {
+	t, err := schema.ParseTable(r.Table)
+	if err != nil {
+		return nil, fmt.Errorf("registration of %s.%s: %w", r.Database, r.Name, err)
+	}
 	var out []*place
 	add := func(p *partition) {
 		uri := d.targetURI(r, p)
@@ -76,46 +89,42 @@ func (d *Driver) places(r *registration) []*place {
 	for i := range r.Partitions {
 		add(&r.Partitions[i])
 	}
-	if len(r.Partitions) == 0 {
+	if len(t.PartitionKey) == 0 {
 		add(nil)
 	}
-	return out
+	return out, nil
 }
 
 // unowned refuses when a session holds one of the places.
-func (d *Driver) unowned(ctx context.Context, r *registration, places ...*place) error {
+func (d *Driver) unowned(ctx context.Context, places ...*place) error {
 	for _, p := range places {
 		f, err := d.fence(ctx, p.fenceKey())
 		if err != nil {
 			return err
 		}
 		if f != nil && f.owns(d.c.Now()) {
-			return ownedError(r, p)
+			return ownedError(p)
 		}
 	}
 	return nil
 }
 
-func ownedError(r *registration, p *place) error {
-	t := session.Target{Database: r.Database, Table: r.Name}
-	if p.partition != nil {
-		t.Partition = p.partition.Name
-	}
-	return fmt.Errorf("%w: %s cannot be dropped now", session.ErrTargetOwned, t)
+func ownedError(p *place) error {
+	return fmt.Errorf("%w: %s cannot be dropped now", session.ErrTargetOwned, p.target())
 }
 
 // seal makes every fence DROPPED, so that no Begin can win one any more.
-func (d *Driver) seal(ctx context.Context, r *registration, places []*place) error {
+func (d *Driver) seal(ctx context.Context, places []*place) error {
 	for _, p := range places {
 		_, err := d.swapFence(ctx, p.fenceKey(), func(old *fence) (*fence, error) {
 			next := &fence{Version: recordVersion, State: fenceDropped, SnapshotID: -1}
 			switch {
-			case old == nil:
+			case old == nil: // lost; a session that still counts on it fails from now on
 				return next, nil
 			case old.State == fenceDropped:
 				return nil, errKeep
 			case old.owns(d.c.Now()):
-				return nil, ownedError(r, p)
+				return nil, ownedError(p)
 			}
 			next.Epoch, next.SessionID, next.SnapshotID = old.Epoch, old.SessionID, old.SnapshotID
 			return next, nil
@@ -137,14 +146,18 @@ func (d *Driver) DropPartition(ctx context.Context, db, table, name string) erro
 	if i < 0 {
 		return notFound(session.Target{Database: db, Table: table, Partition: name})
 	}
-	p := d.places(r)[i]
-	if err := d.unowned(ctx, r, p); err != nil {
+	places, err := d.places(r)
+	if err != nil {
+		return err
+	}
+	p := places[i]
+	if err := d.unowned(ctx, p); err != nil {
 		return err
 	}
 	if err := d.setPartition(ctx, r, *p.partition, dropping); err != nil {
 		return err
 	}
-	if err := d.seal(ctx, r, []*place{p}); err != nil {
+	if err := d.seal(ctx, []*place{p}); err != nil {
 		return errors.Join(err, d.setPartition(ctx, r, *p.partition, active))
 	}
 	if err := d.deleteBelow(ctx, p.dir, p.fenceKey()); err != nil {

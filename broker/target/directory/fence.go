@@ -18,6 +18,52 @@ import (
 // lives end themselves long before.
 const graceAfterDeadline = 7 * 24 * time.Hour
 
+// ErrNoFence is the damage of a target that is registered without its fence object.
+// The error names the object.
+var ErrNoFence = errors.New("the fence object of a registered target is missing")
+
+// errMissing is what changes of a fence return when there is none. explain makes of
+// it what it means for the caller.
+var errMissing = errors.New("no fence")
+
+// explain turns errMissing into the reason: a target that was dropped meanwhile is
+// session.ErrTargetNotFound, one that is registered is damaged. As the fence exists
+// from before the registration until after it, reading the registration last tells
+// them apart.
+func (d *Driver) explain(ctx context.Context, t session.Target, k string, err error) error {
+	if !errors.Is(err, errMissing) {
+		return err
+	}
+	p, err := d.find(ctx, t)
+	switch {
+	case err != nil:
+		return err
+	case p.fenceKey() != k:
+		return notFound(t) // dropped and created again
+	}
+	return fmt.Errorf("%s: %w: %s; what it published cannot be known: restore the object from a backup, or drop the target", t, ErrNoFence, k)
+}
+
+// createFence writes the first fence of a target that is about to be registered. Its
+// directory has a new id: a fence of somebody else there means that ids repeat.
+func (d *Driver) createFence(ctx context.Context, r *registration, p *partition) error {
+	dir, err := d.Key(d.targetURI(r, p))
+	if err != nil {
+		return err
+	}
+	k := (&place{dir: dir}).fenceKey()
+	_, err = d.swapFence(ctx, k, func(old *fence) (*fence, error) {
+		switch {
+		case old == nil:
+			return &fence{Version: recordVersion, State: fenceNew, SnapshotID: -1}, nil
+		case old.State == fenceNew:
+			return nil, errKeep // ours, written by a put that seemed lost
+		}
+		return nil, fmt.Errorf("%s is there before its target: %s is older than the warehouse", k, idsKey)
+	})
+	return err
+}
+
 // fence reads a fence; a missing one is nil.
 func (d *Driver) fence(ctx context.Context, k string) (*fence, error) {
 	b, _, err := d.read(ctx, k)
@@ -65,7 +111,7 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	}
 	f, err := d.swapFence(ctx, p.fenceKey(), func(old *fence) (*fence, error) { return d.begun(old, s) })
 	if err != nil {
-		return target.Frozen{}, err
+		return target.Frozen{}, d.explain(ctx, s.Target, p.fenceKey(), err)
 	}
 	// A drop marks the registration first and looks at fences then; we fence first
 	// and look at the registration then. One of us sees the other.
@@ -86,7 +132,7 @@ func (d *Driver) begun(old *fence, s session.Session) (*fence, error) {
 	}
 	switch {
 	case old == nil:
-		return next, nil
+		return nil, errMissing
 	case old.State == fenceDropped:
 		return nil, notFound(s.Target)
 	case old.SessionID == s.ID && old.State == fenceBegun:
@@ -198,7 +244,7 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) error {
 		}
 		return nil, ended(old)
 	})
-	return err
+	return d.explainHeld(ctx, s, k, err)
 }
 
 // Publish implements target.Driver.
@@ -226,7 +272,7 @@ func (d *Driver) Publish(ctx context.Context, s session.Session) error {
 		}
 		return nil, fmt.Errorf("%w: publish while the fence is %s", session.ErrWrongState, old.State)
 	})
-	return err
+	return d.explainHeld(ctx, s, k, err)
 }
 
 // Abort implements target.Driver.
@@ -242,15 +288,18 @@ func (d *Driver) Abort(ctx context.Context, s session.Session) error {
 		}
 		switch {
 		case old == nil:
-			return next, nil
+			return nil, errMissing
 		case old.SessionID == s.ID && (old.State == fenceCommitting || old.State == fenceCommitted):
 			return nil, fmt.Errorf("%w: the commit of %s is decided", session.ErrWrongState, s.Target)
-		case old.SessionID == s.ID && old.State == fenceBegun, old.State == fenceAborted && old.Epoch < s.Epoch:
+		case old.SessionID == s.ID && old.State == fenceBegun, old.State == fenceNew, old.State == fenceAborted && old.Epoch < s.Epoch:
 			next.SnapshotID = old.SnapshotID
 			return next, nil
 		}
 		return nil, errKeep // aborted before, or another's
 	})
+	if err = d.explain(ctx, s.Target, k, err); errors.Is(err, session.ErrTargetNotFound) {
+		return nil // dropped meanwhile
+	}
 	return err
 }
 
@@ -281,10 +330,21 @@ func (d *Driver) fenceKeyOf(s session.Session) (string, error) {
 	return k + "/_bulkload/fence", nil
 }
 
+// explainHeld is explain for a session that held the fence: for it, a dropped target
+// is an end.
+func (d *Driver) explainHeld(ctx context.Context, s session.Session, k string, err error) error {
+	if err = d.explain(ctx, s.Target, k, err); errors.Is(err, session.ErrTargetNotFound) {
+		return fmt.Errorf("%w: %s was dropped", session.ErrEnded, s.Target)
+	}
+	return err
+}
+
 // held refuses a session that does not hold the fence any more.
 func held(f *fence, s session.Session) error {
 	switch {
-	case f == nil || f.State == fenceDropped:
+	case f == nil:
+		return errMissing
+	case f.State == fenceDropped:
 		return fmt.Errorf("%w: %s was dropped", session.ErrEnded, s.Target)
 	case f.SessionID != s.ID || f.Epoch != s.Epoch:
 		return fmt.Errorf("%w %d: %s is at %d", session.ErrStaleEpoch, s.Epoch, s.Target, f.Epoch)

@@ -30,14 +30,15 @@ func (d *Driver) read(ctx context.Context, k string) ([]byte, string, error) {
 		return nil, "", fmt.Errorf("read %s: %w", k, err)
 	}
 	defer body.Close()
-	b, err := io.ReadAll(io.LimitReader(body, maxObject+1))
-	if err != nil {
+	var b bytes.Buffer
+	b.Grow(int(min(max(info.Size, 0), maxObject)) + bytes.MinRead)
+	if _, err := b.ReadFrom(io.LimitReader(body, maxObject+1)); err != nil {
 		return nil, "", fmt.Errorf("read %s: %w", k, err)
 	}
-	if len(b) > maxObject {
+	if b.Len() > maxObject {
 		return nil, "", fmt.Errorf("read %s: %w: at most %d bytes", k, objstore.ErrTooLarge, maxObject)
 	}
-	return b, info.ETag, nil
+	return b.Bytes(), info.ETag, nil
 }
 
 // swap changes an object by conditional put: change gets the content (nil when

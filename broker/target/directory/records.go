@@ -39,17 +39,22 @@ const (
 //	 "schemas":[{"schema_id":n,"schema_json":{Fluss schema}}…],
 //	 "partitions":[{"partition_name":…,"partition_id":n,"state":…}…]}
 type registration struct {
-	Version    int                    `json:"version"`
-	Database   string                 `json:"database"`
-	Name       string                 `json:"table"`
-	ID         int64                  `json:"table_id"`
-	State      string                 `json:"state"`
-	Created    int64                  `json:"created_time"`
-	Modified   int64                  `json:"modified_time"`
-	SchemaID   int32                  `json:"schema_id"`
-	Table      json.RawMessage        `json:"table_json"`
+	tableRecord
 	Schemas    []target.SchemaVersion `json:"schemas"`
 	Partitions []partition            `json:"partitions"` // ordered by name
+}
+
+// tableRecord is what a list of tables needs of a registration.
+type tableRecord struct {
+	Version  int             `json:"version"`
+	Database string          `json:"database"`
+	Name     string          `json:"table"`
+	ID       int64           `json:"table_id"`
+	State    string          `json:"state"`
+	Created  int64           `json:"created_time"`
+	Modified int64           `json:"modified_time"`
+	SchemaID int32           `json:"schema_id"`
+	Table    json.RawMessage `json:"table_json"`
 }
 
 type partition struct {
@@ -65,6 +70,7 @@ func (r *registration) partition(name string) int {
 
 // States of a fence.
 const (
+	fenceNew        = "NEW" // as registered: no session yet, nothing published
 	fenceBegun      = "BEGUN"
 	fenceCommitting = "COMMITTING"
 	fenceCommitted  = "COMMITTED"
@@ -79,7 +85,8 @@ const (
 //	 "published":[{"bucket_id","snapshot_id","log_offset","metadata_path"}…]?}
 //
 // snapshot_id is -1 when no session got as far as having one. published exists
-// exactly in COMMITTED, ordered by bucket.
+// exactly in COMMITTED, ordered by bucket. In NEW, which every target begins with,
+// the epoch is 0, session_id empty, snapshot_id -1 and expires 0001-01-01T00:00:00Z.
 type fence struct {
 	Version    int               `json:"version"`
 	Epoch      int64             `json:"epoch"`
@@ -125,12 +132,31 @@ func decodeFence(b []byte) (*fence, error) {
 	if err := decode(b, &f, &f.Version); err != nil {
 		return nil, fmt.Errorf("fence: %w", err)
 	}
-	states := []string{fenceBegun, fenceCommitting, fenceCommitted, fenceAborted, fenceDropped}
+	states := []string{fenceNew, fenceBegun, fenceCommitting, fenceCommitted, fenceAborted, fenceDropped}
 	if !slices.Contains(states, f.State) || f.Epoch < 0 || f.SnapshotID < -1 ||
-		(f.State == fenceCommitted) != (len(f.Published) > 0) {
+		(f.State == fenceCommitted) != (len(f.Published) > 0) ||
+		f.State == fenceNew && (f.Epoch != 0 || f.SessionID != "" || f.SnapshotID != -1) {
 		return nil, fmt.Errorf("fence: state %q, epoch %d, snapshot id %d, %d published", f.State, f.Epoch, f.SnapshotID, len(f.Published))
 	}
 	return &f, nil
+}
+
+// unparsed skips a value: it must be JSON, no more is looked at.
+type unparsed struct{}
+
+func (*unparsed) UnmarshalJSON([]byte) error { return nil }
+
+// decodeTableRecord reads a registration without its schemas and partitions.
+func decodeTableRecord(b []byte) (*tableRecord, error) {
+	var r struct {
+		tableRecord
+		Schemas    unparsed `json:"schemas"`
+		Partitions unparsed `json:"partitions"`
+	}
+	if err := decode(b, &r, &r.Version); err != nil {
+		return nil, fmt.Errorf("registration: %w", err)
+	}
+	return &r.tableRecord, nil
 }
 
 func decodeRegistration(b []byte) (*registration, error) {

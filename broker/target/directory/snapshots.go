@@ -18,8 +18,8 @@ func (d *Driver) LatestKVSnapshots(ctx context.Context, t session.Target) (targe
 		return target.Resolved{}, nil, err
 	}
 	r, f, err := d.resolved(ctx, p)
-	if err != nil || f == nil {
-		return r, nil, err
+	if err != nil {
+		return target.Resolved{}, nil, err
 	}
 	return r, f.Published, nil
 }
