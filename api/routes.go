@@ -82,7 +82,9 @@ func (s *Server) routes(c Config) *chi.Mux {
 	}
 
 	if s.signer != nil {
-		api(http.MethodPost, remotesign.Path, s.sign(remotesign.NewHandler(remotesign.HandlerConfig{Signer: s.signer, Fail: s.fail})))
+		sign := sign(remotesign.NewHandler(remotesign.HandlerConfig{Signer: s.signer, Fail: s.fail}))
+		small := intake{limit: min(maxSignBody, s.limits.MaxBody), bearer: true}
+		m.Method(http.MethodPost, remotesign.Path, s.wrap(classAPI, s.fail, small, s.auth(sign)))
 	}
 
 	system := func(pattern string, h endpoint) {

@@ -1,10 +1,8 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
 	"net/http"
 
 	"github.com/fluss-sluice/sluice/broker"
@@ -16,9 +14,8 @@ import (
 // at the worst. Limits.MaxBody bounds it too.
 const maxSignBody = 64 << 10
 
-// sign reads the body within the limits of this package before the signer's handler
-// does.
-func (s *Server) sign(h http.Handler) authenticated {
+// sign gives the signer's handler a request whose body has arrived.
+func sign(h http.Handler) authenticated {
 	return func(w http.ResponseWriter, r *http.Request, _ broker.Caller) error {
 		if err := checkMediaType(r, "application/json"); err != nil {
 			return err
@@ -26,11 +23,6 @@ func (s *Server) sign(h http.Handler) authenticated {
 		if r.URL.RawQuery != "" {
 			return invalid("there are no query parameters here")
 		}
-		body, err := s.readBody(w, r, min(maxSignBody, s.limits.MaxBody))
-		if err != nil {
-			return err
-		}
-		r.Body = io.NopCloser(bytes.NewReader(body))
 		h.ServeHTTP(w, r)
 		return nil
 	}
