@@ -22,6 +22,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/api/authn"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 )
 
 // document is openapi.yaml as JSON values.
@@ -61,7 +62,7 @@ func routeTable(t *testing.T) *chi.Mux {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &Server{dev: dev, metrics: &metrics{registry: prometheus.NewRegistry()}}
+	s := &Server{dev: dev, signer: new(remotesign.Signer), metrics: &metrics{registry: prometheus.NewRegistry()}}
 	return s.routes(Config{Gateway: func(Authorize, Fail) http.Handler { return http.NotFoundHandler() }})
 }
 
@@ -107,7 +108,7 @@ var wireTypes = map[string]any{
 	"CreateTableRequest": v1.CreateTableRequest{}, "Partition": v1.Partition{}, "PartitionList": v1.PartitionList{},
 	"CreatePartitionRequest": v1.CreatePartitionRequest{}, "SchemaVersion": v1.SchemaVersion{}, "KVSnapshots": v1.KVSnapshots{},
 	"KVSnapshot": v1.KVSnapshot{}, "KVSnapshotMetadata": v1.KVSnapshotMetadata{}, "KVFile": v1.KVFile{}, "Health": v1.Health{},
-	"Problem": v1.Problem{},
+	"Problem": v1.Problem{}, "SignRequest": v1.SignRequest{}, "SignResponse": v1.SignResponse{},
 }
 
 // TestGoTypesFitTheirSchemas marshals every wire type twice, with each field set
@@ -179,6 +180,12 @@ func fill(v reflect.Value, at string) {
 			name, _, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
 			fill(v.Field(i), name)
 		}
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, at)
+		fill(value, at)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
 	case reflect.String:
 		v.SetString(sample(at))
 	case reflect.Bool:

@@ -15,6 +15,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
+	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
@@ -124,6 +125,13 @@ func failureOf(err error) failure {
 	// token may have one of theirs as its cause.
 	if status, code, ok := gateway.Status(err); ok {
 		return failure{status: status, code: code, detail: objectDetail(code, err)}
+	}
+	if status, code, ok := remotesign.Status(err); ok {
+		f := failure{status: status, code: code, detail: err.Error()}
+		if code == v1.CodeStoreKey {
+			f.detail, f.retryAfter = "there is no valid key for the store now", retryPolicy
+		}
+		return f
 	}
 	return failure{status: http.StatusInternalServerError, code: v1.CodeInternal, detail: internalDetail}
 }

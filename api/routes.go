@@ -12,6 +12,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
+	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 )
 
 // class says which admission gate and deadlines a route has.
@@ -78,6 +79,12 @@ func (s *Server) routes(c Config) *chi.Mux {
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut} {
 			m.Method(method, gateway.Prefix+"*", objects)
 		}
+	}
+
+	if s.signer != nil {
+		sign := sign(remotesign.NewHandler(remotesign.HandlerConfig{Signer: s.signer, Fail: s.fail}))
+		small := intake{limit: min(maxSignBody, s.limits.MaxBody), bearer: true}
+		m.Method(http.MethodPost, remotesign.Path, s.wrap(classAPI, s.fail, small, s.auth(sign)))
 	}
 
 	system := func(pattern string, h endpoint) {

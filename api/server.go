@@ -28,6 +28,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/api/authn"
 	"github.com/fluss-sluice/sluice/broker"
+	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 )
 
 // Config configures a Server. Broker and Authn are required.
@@ -38,6 +39,9 @@ type Config struct {
 	// package: how to authorize a request and how to render an error. Nil leaves
 	// the endpoint out.
 	Gateway func(authorize Authorize, fail Fail) http.Handler
+	// Sign signs requests to the object store at POST /v1/sign; its Authorize is set
+	// here. Nil leaves the endpoint out.
+	Sign *remotesign.Config
 	// Dev adds POST /dev/token for callers on loopback. Nil leaves it out.
 	Dev *authn.DevIssuer
 	// PublicURL is the base of URLs in metadata documents, without trailing slash.
@@ -70,6 +74,7 @@ type Limits struct {
 	MaxConcurrentObjects, MaxQueueObjects int // 128 and 512
 	MaxConcurrentCommits, MaxQueueCommits int // 32 and 128
 	QueueTimeout                          time.Duration
+	MaxSigned                             int64         // content of one signed request, bytes; 5 GiB
 	MaxBody                               int64         // JSON body, bytes; 1 MiB
 	MaxForm                               int64         // form body, bytes; 64 KiB
 	ReadTimeout                           time.Duration // for a whole JSON or form body; 30 s
@@ -105,6 +110,7 @@ func (l Limits) withDefaults() Limits {
 	number(&l.MaxConcurrentCommits, 32)
 	number(&l.MaxQueueCommits, 128)
 	wait(&l.QueueTimeout, 10*time.Second)
+	size(&l.MaxSigned, 5<<30)
 	size(&l.MaxBody, 1<<20)
 	size(&l.MaxForm, 64<<10)
 	wait(&l.ReadTimeout, 30*time.Second)
@@ -120,6 +126,7 @@ func (l Limits) withDefaults() Limits {
 type Server struct {
 	broker    *broker.Broker
 	authn     *authn.Authenticator
+	signer    *remotesign.Signer // nil = nothing is signed
 	dev       *authn.DevIssuer
 	publicURL string
 	checks    map[string]func(ctx context.Context) error
@@ -166,6 +173,13 @@ func NewServer(c Config) (*Server, error) {
 		return nil, fmt.Errorf("api: metrics: %w", err)
 	}
 	s.metrics = m
+	if c.Sign != nil {
+		sign := *c.Sign
+		sign.Authorize = s.authorizeSign
+		if s.signer, err = remotesign.New(sign); err != nil {
+			return nil, fmt.Errorf("api: %w", err)
+		}
+	}
 	s.router = s.routes(c)
 	return s, nil
 }

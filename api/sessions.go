@@ -36,7 +36,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, c broker.Caller) 
 		status = http.StatusCreated
 		w.Header().Set("Location", "/v1/sessions/"+got.ID)
 	}
-	writeJSON(w, r, status, v1.BeginResponse{Session: wireSession(got), Context: wireContext(got)})
+	writeJSON(w, r, status, v1.BeginResponse{Session: wireSession(got), Context: s.wireContext(got)})
 	return nil
 }
 
@@ -119,7 +119,7 @@ func (s *Server) getContext(w http.ResponseWriter, r *http.Request, c broker.Cal
 	if err != nil {
 		return err
 	}
-	ctx := wireContext(got)
+	ctx := s.wireContext(got)
 	switch {
 	case ctx != nil:
 		writeJSON(w, r, http.StatusOK, ctx)

@@ -56,11 +56,11 @@ func wireSession(s session.Session) v1.Session {
 
 // wireContext is the build context of a session, nil while it has none: before the
 // target is frozen and after the end.
-func wireContext(s session.Session) *v1.BuildContext {
+func (srv *Server) wireContext(s session.Session) *v1.BuildContext {
 	if s.Terminal() || len(s.SnapshotIDs) == 0 {
 		return nil
 	}
-	return &v1.BuildContext{
+	c := &v1.BuildContext{
 		Version: 1,
 		Handle:  v1.Handle{Target: wireTarget(s.Target), TableID: s.TableID, PartitionID: s.PartitionID, BulkLoadID: s.ID},
 		Epoch:   s.Epoch, SchemaID: s.SchemaID, Table: s.TableJSON,
@@ -71,6 +71,10 @@ func wireContext(s session.Session) *v1.BuildContext {
 			Publication: s.Plan.Publication, HandOver: string(s.Plan.HandOver), LogOffset: s.Plan.LogOffset,
 		},
 	}
+	if srv.signer != nil {
+		c.SignedURL = srv.signer.BaseURL()
+	}
+	return c
 }
 
 func wireTable(t target.Table) v1.Table {

@@ -41,8 +41,9 @@ type ObjectGrant struct {
 // claim is what a key means within a session or target.
 type claim struct {
 	op      scope.Op
-	bucket  int // -1 unless op is Read or Write
-	maxSize int64
+	bucket  int    // -1 unless op is Read or Write
+	maxSize int64  // 0 = no limit of its own
+	content string // SHA-256 that the name says the content has; "" = says nothing
 	session *session.Session
 }
 
@@ -56,42 +57,35 @@ func (b *Broker) AuthorizeObject(ctx context.Context, c Caller, r ObjectRequest)
 		return ObjectGrant{}, err
 	}
 	defer leave()
-	if err := c.check(); err != nil {
-		return ObjectGrant{}, err
+	if r.Method != "PUT" && r.Method != "GET" && r.Method != "HEAD" {
+		return ObjectGrant{}, fmt.Errorf("%w: method %.32q on an object", ErrScope, r.Method)
 	}
-	if c.Via != ViaToken {
-		return ObjectGrant{}, fmt.Errorf("%w: objects need a Sluice token; exchange the identity for one", ErrScope)
-	}
-	if err := objstore.CheckKey(r.Key); err != nil {
-		return ObjectGrant{}, err
-	}
-	set, err := scope.Parse(c.Token.Scope)
-	if err != nil {
-		return ObjectGrant{}, fmt.Errorf("%w: %w", ErrTokenInvalid, err)
-	}
-	cl, err := b.claimOf(ctx, c, set, r)
+	cl, err := b.claimOf(ctx, c, r.Key, r.Method == "PUT")
 	if err != nil {
 		return ObjectGrant{}, err
 	}
 	if cl.maxSize > 0 && r.Size > cl.maxSize {
 		return ObjectGrant{}, fmt.Errorf("%w: %d bytes, at most %d", objstore.ErrTooLarge, r.Size, cl.maxSize)
 	}
-	if _, err := b.decide(ctx, c, cl.ask(c, r)); err != nil {
+	a := cl.ask(c, policy.ActionObject, r.Method, r.Key)
+	a.quiet = r.Method != "PUT"
+	if cl.op == scope.SnapshotRead {
+		a.action = policy.ActionRead
+	}
+	if _, err := b.decide(ctx, c, a); err != nil {
 		return ObjectGrant{}, err
 	}
 	return b.grantObject(ctx, c, cl, r), nil
 }
 
-func (cl claim) ask(c Caller, r ObjectRequest) ask {
+// ask is the question whether the caller may use a claim.
+func (cl claim) ask(c Caller, action policy.Action, method, key string) ask {
 	a := ask{
-		action: policy.ActionObject, session: cl.session, target: c.Token.Target, quiet: r.Method != "PUT",
-		request: policy.Request{Ops: []string{string(cl.op)}, Path: r.Key, Method: r.Method, Epoch: c.Token.Epoch},
+		action: action, session: cl.session, target: c.Token.Target,
+		request: policy.Request{Ops: []string{string(cl.op)}, Path: key, Method: method, Epoch: c.Token.Epoch},
 	}
 	if cl.bucket >= 0 {
 		a.request.Buckets = []int{cl.bucket}
-	}
-	if cl.op == scope.SnapshotRead {
-		a.action = policy.ActionRead
 	}
 	return a
 }
@@ -145,11 +139,20 @@ func (b *Broker) stillWritable(ctx context.Context, grantID, sessionID string) e
 	return nil
 }
 
-// claimOf finds what of the token's scope the request uses.
-func (b *Broker) claimOf(ctx context.Context, c Caller, set scope.Set, r ObjectRequest) (claim, error) {
-	write := r.Method == "PUT"
-	if !write && r.Method != "GET" && r.Method != "HEAD" {
-		return claim{}, fmt.Errorf("%w: method %q on an object", ErrScope, r.Method)
+// claimOf finds what of the caller's token a request on an object uses.
+func (b *Broker) claimOf(ctx context.Context, c Caller, key string, write bool) (claim, error) {
+	if err := c.check(); err != nil {
+		return claim{}, err
+	}
+	if c.Via != ViaToken {
+		return claim{}, fmt.Errorf("%w: objects need a Sluice token; exchange the identity for one", ErrScope)
+	}
+	if err := objstore.CheckKey(key); err != nil {
+		return claim{}, err
+	}
+	set, err := scope.Parse(c.Token.Scope)
+	if err != nil {
+		return claim{}, fmt.Errorf("%w: %w", ErrTokenInvalid, err)
 	}
 	if c.Token.SessionID != "" {
 		s, err := b.c.Store.Get(ctx, c.Token.SessionID)
@@ -159,7 +162,7 @@ func (b *Broker) claimOf(ctx context.Context, c Caller, set scope.Set, r ObjectR
 		if err := s.CheckEpoch(c.Token.Epoch); err != nil {
 			return claim{}, err
 		}
-		cl, ok, err := b.sessionClaim(s, set, r.Key, write)
+		cl, ok, err := b.sessionClaim(s, set, key, write)
 		if err != nil {
 			return claim{}, err
 		}
@@ -171,12 +174,16 @@ func (b *Broker) claimOf(ctx context.Context, c Caller, set scope.Set, r ObjectR
 		}
 	}
 	if !write && set.Allows(scope.SnapshotRead) {
-		visible, err := b.visible(ctx, c.Token.Target, r.Key)
+		visible, err := b.visible(ctx, c.Token.Target, key)
 		if err != nil || visible {
 			return claim{op: scope.SnapshotRead, bucket: -1}, err
 		}
 	}
-	return claim{}, fmt.Errorf("%w: %s %.300q", ErrScope, r.Method, r.Key)
+	verb := "read"
+	if write {
+		verb = "write"
+	}
+	return claim{}, fmt.Errorf("%w: %s %.300q", ErrScope, verb, key)
 }
 
 // sessionClaim matches a key against the plan of a session. A right to write
@@ -205,6 +212,7 @@ func (b *Broker) sessionClaim(s session.Session, set scope.Set, key string, writ
 	if name == metadataName {
 		cl.maxSize = b.c.Limits.ManifestMaxSize
 	}
+	cl.content, _, _ = privateName(name)
 	cl.bucket, cl.op = bucket, scope.Write
 	if !write && set.AllowsBucket(scope.Read, bucket) {
 		cl.op = scope.Read

@@ -28,20 +28,39 @@ type Config struct {
 	HTTPClient *http.Client
 	// UserAgent is sent with every request; empty means "sluice-go".
 	UserAgent string
+	// Credentials says how the objects of a load are sent; the zero value is Gateway.
+	Credentials Credentials
 	// Events are called for commits, and for sessions that set none of their own.
 	Events Events
 }
+
+// Credentials is a way to the object store.
+type Credentials string
+
+// The ways. Scans read through the gateway in any case.
+const (
+	Gateway Credentials = "gateway" // the broker stores and serves the objects
+	Sign    Credentials = "sign"    // to the store itself, with each request signed by the broker
+)
 
 // Client speaks to one broker as one identity. It is safe for concurrent use.
 type Client struct {
 	api    *client.Client
 	once   *client.Client // the same without repeats: Commit paces its own
 	events Events
+	way    Credentials
 	sleep  func(ctx context.Context, d time.Duration) error
 }
 
 // Connect checks the configuration; it does not connect.
 func Connect(c Config) (*Client, error) {
+	switch c.Credentials {
+	case "":
+		c.Credentials = Gateway
+	case Gateway, Sign:
+	default:
+		return nil, fmt.Errorf("Config.Credentials %q is neither %s nor %s", c.Credentials, Gateway, Sign)
+	}
 	conf := client.Config{BaseURL: c.URL, Identity: c.Identity, HTTPClient: c.HTTPClient, UserAgent: c.UserAgent}
 	api, err := client.New(conf)
 	if err != nil {
@@ -52,11 +71,22 @@ func Connect(c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{api: api, once: once, events: c.Events, sleep: sleep}, nil
+	return &Client{api: api, once: once, events: c.Events, way: c.Credentials, sleep: sleep}, nil
 }
 
 // API is the client of the plain HTTP calls, for what this package does not wrap.
 func (c *Client) API() *client.Client { return c.api }
+
+// objects is the store of a load, reached as the client was told.
+func (c *Client) objects(tokens client.TokenSource, bc *BuildContext) (objects, error) {
+	if c.way != Sign {
+		return c.api.Objects(tokens, bc.RemoteDataDir), nil
+	}
+	if bc.SignedURL == "" {
+		return nil, errors.New("the server signs no requests to the object store (Config.Credentials): use the gateway")
+	}
+	return c.api.SignedObjects(tokens, bc.RemoteDataDir, bc.SignedURL)
+}
 
 // BeginRequest names a load to begin.
 type BeginRequest struct {

@@ -99,7 +99,11 @@ func (c *Client) putManifest(ctx context.Context, bc *BuildContext, body []byte,
 		return err
 	}
 	start := time.Now()
-	u := uploader{objects: c.api.Objects(tokens, bc.RemoteDataDir)}
+	store, err := c.objects(tokens, bc)
+	if err != nil {
+		return err
+	}
+	u := uploader{objects: store}
 	reused, err := u.put(ctx, content{uri: ref.Path, size: ref.Length, sha256: ref.SHA256, body: bytes.NewReader(body)})
 	if reused && forbidden(err) {
 		// It exists and this token may not read it. The broker compares the digest

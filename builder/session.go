@@ -153,7 +153,9 @@ func (c *Client) Open(ctx context.Context, bc *BuildContext, o OpenOptions) (*Se
 		return nil, errors.Join(err, s.end(s.checkpointed))
 	}
 	s.tokens = client.NewTokens(c.api, client.ExchangeRequest{SessionID: bc.Handle.BulkLoadID, Scope: bucketScope(s.numbers), TTL: o.TTL})
-	s.upload.objects = c.api.Objects(s.tokens, bc.RemoteDataDir)
+	if s.upload.objects, err = c.objects(s.tokens, bc); err != nil {
+		return nil, errors.Join(err, s.end(s.checkpointed))
+	}
 	if s.allDone() {
 		return s, nil // nothing is left to store, and the load may be committed already
 	}

@@ -19,7 +19,10 @@ type objects interface {
 	Key(uri string) (string, error)
 }
 
-var _ objects = (*client.Objects)(nil)
+var (
+	_ objects = (*client.Objects)(nil)
+	_ objects = client.SignedObjects{}
+)
 
 // uploader creates objects, or finds that equal ones exist.
 type uploader struct {

@@ -10,8 +10,9 @@ import (
 	"github.com/fluss-sluice/sluice/internal/objstore"
 )
 
-// Error is a request that the broker (or a proxy before it) answered with a
-// failure. The token endpoint's RFC 6749 errors arrive in the same shape.
+// Error is a request that the broker (or a proxy before it), or the object store for
+// SignedObjects, answered with a failure. The token endpoint's RFC 6749 errors and
+// the store's arrive in the same shape.
 type Error struct {
 	// Method and Path say which request failed; Path holds no query.
 	Method, Path string
@@ -24,6 +25,7 @@ type Error struct {
 
 	kind    error // the objstore kind of an object call
 	dropped bool  // the token was refused and its source has forgotten it
+	passing bool  // temporary, although the status does not say so
 }
 
 // Error says what failed, why, and where to look it up.
@@ -59,6 +61,9 @@ func (e *Error) Unwrap() error { return e.kind }
 
 // Temporary says that the same call may succeed later.
 func (e *Error) Temporary() bool {
+	if e.passing {
+		return true
+	}
 	switch e.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true

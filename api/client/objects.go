@@ -3,6 +3,8 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -16,12 +18,26 @@ import (
 	"github.com/fluss-sluice/sluice/internal/objstore"
 )
 
-// Objects reads and writes objects through the broker's gateway. It implements
-// objstore.Reader and objstore.Writer; errors carry the objstore kinds.
+// Objects reads and writes objects through the broker's gateway, or at the store
+// itself (SignedObjects). It implements objstore.Reader and objstore.Writer; errors
+// carry the objstore kinds.
 type Objects struct {
 	c    *Client
-	ts   TokenSource
 	root string // remote data directory, with a trailing slash
+	way  way
+}
+
+// way is how requests on objects reach them.
+type way interface {
+	request(ctx context.Context, method, key string, body io.Reader) (*http.Request, error)
+	// roundTrip authorizes and sends; content is the SHA-256 of a PUT's body, if it is
+	// known. A refused token is dropped, so that the next call begins with a fresh
+	// one. sent says whether net/http took the body over.
+	roundTrip(ctx context.Context, req *http.Request, content string) (res *http.Response, sent bool, err error)
+	// digest is the SHA-256 of the whole object in an answer, "" when it says none.
+	digest(h http.Header) string
+	// needsDigest says that a PUT must know its content's SHA-256.
+	needsDigest() bool
 }
 
 var (
@@ -32,7 +48,7 @@ var (
 // Objects is the object store behind remoteDir (BuildContext.RemoteDataDir or
 // Table.RemoteDataDir), reached with ts's tokens.
 func (c *Client) Objects(ts TokenSource, remoteDir string) *Objects {
-	return &Objects{c: c, ts: ts, root: strings.TrimRight(remoteDir, "/") + "/"}
+	return &Objects{c: c, root: strings.TrimRight(remoteDir, "/") + "/", way: &gatewayWay{c, ts}}
 }
 
 // Key turns an absolute URI below the remote directory into an object key.
@@ -55,9 +71,9 @@ const maxUnsized = 4 << 20
 // o.SHA256: then the lost answer was ours, or the same bytes were there before.
 func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
 	if opt.IfMatch != "" {
-		return objstore.Info{}, errors.New("client: the gateway creates objects and replaces none (PutOptions.IfMatch)")
+		return objstore.Info{}, errors.New("client: objects are created, none is replaced (PutOptions.IfMatch)")
 	}
-	path, err := objectPath(key)
+	err := objstore.CheckKey(key)
 	if err != nil {
 		return objstore.Info{}, err
 	}
@@ -68,8 +84,13 @@ func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objst
 		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, at most %d", key, objstore.ErrTooLarge, opt.Size, opt.MaxSize)
 	}
 	start, seeker := position(body)
+	if opt.SHA256 == "" && o.way.needsDigest() {
+		if opt.SHA256, err = digestFrom(body, seeker, start); err != nil {
+			return objstore.Info{}, fmt.Errorf("put %s: %w", key, err)
+		}
+	}
 	if seeker == nil {
-		return o.putOnce(ctx, path, key, body, opt)
+		return o.putOnce(ctx, key, body, opt)
 	}
 	var info objstore.Info
 	uncertain := false
@@ -80,9 +101,9 @@ func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objst
 			}
 		}
 		var err error
-		info, err = o.putOnce(ctx, path, key, body, opt)
+		info, err = o.putOnce(ctx, key, body, opt)
 		if uncertain && opt.SHA256 != "" && errors.Is(err, objstore.ErrExists) {
-			if found, herr := o.headOnce(ctx, path, key); herr == nil && found.SHA256 == opt.SHA256 {
+			if found, herr := o.headOnce(ctx, key); herr == nil && found.SHA256 == opt.SHA256 {
 				info, err = found, nil
 			}
 		}
@@ -116,6 +137,21 @@ func sized(body io.Reader, opt objstore.PutOptions) (io.Reader, objstore.PutOpti
 	return bytes.NewReader(b), opt, nil
 }
 
+// digestFrom is the SHA-256 of what is left of a body, which is put back to start.
+func digestFrom(body io.Reader, s io.Seeker, start int64) (string, error) {
+	if s == nil {
+		return "", errors.New("a body that is read once needs its SHA-256 (PutOptions.SHA256)")
+	}
+	h := sha256.New()
+	if _, err := io.Copy(h, body); err != nil {
+		return "", fmt.Errorf("read the body: %w", err)
+	}
+	if _, err := s.Seek(start, io.SeekStart); err != nil {
+		return "", fmt.Errorf("read the body again: %w", err)
+	}
+	return hex.EncodeToString(h.Sum(nil)), nil
+}
+
 // expectContinue is the size of a body, in bytes, from which a useless upload costs
 // more than one round trip.
 const expectContinue = 256 << 10
@@ -133,9 +169,9 @@ func position(body io.Reader) (int64, io.Seeker) {
 	return at, s
 }
 
-func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
+func (o *Objects) putOnce(ctx context.Context, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
 	counted := newCountingReader(body)
-	req, err := o.c.request(ctx, http.MethodPut, path, nil, counted)
+	req, err := o.way.request(ctx, http.MethodPut, key, counted)
 	if err != nil {
 		return objstore.Info{}, err
 	}
@@ -149,10 +185,7 @@ func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader,
 	}
 	req.Header.Set("Content-Type", "application/octet-stream")
 	req.Header.Set("If-None-Match", "*")
-	if opt.SHA256 != "" {
-		req.Header.Set(v1.HeaderContentSHA256, opt.SHA256)
-	}
-	res, sent, err := o.roundTrip(ctx, req)
+	res, sent, err := o.way.roundTrip(ctx, req, opt.SHA256)
 	if err == nil {
 		drain(res.Body)
 	}
@@ -169,7 +202,7 @@ func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader,
 		}
 		return objstore.Info{}, err
 	}
-	info := infoOf(key, res.Header, counted.n)
+	info := o.infoOf(key, res.Header, counted.n)
 	if info.SHA256 == "" {
 		info.SHA256 = opt.SHA256
 	}
@@ -179,8 +212,7 @@ func (o *Objects) putOnce(ctx context.Context, path, key string, body io.Reader,
 // Get opens an object from byte off; a negative length reads to the end. A stream
 // that breaks fails the read: open the rest again from where it stopped.
 func (o *Objects) Get(ctx context.Context, key string, off, length int64) (io.ReadCloser, objstore.Info, error) {
-	path, err := objectPath(key)
-	if err != nil {
+	if err := objstore.CheckKey(key); err != nil {
 		return nil, objstore.Info{}, err
 	}
 	if off < 0 {
@@ -188,24 +220,24 @@ func (o *Objects) Get(ctx context.Context, key string, off, length int64) (io.Re
 	}
 	var body io.ReadCloser
 	var info objstore.Info
-	err = o.repeat(ctx, true, func() error {
+	err := o.repeat(ctx, true, func() error {
 		var err error
-		body, info, err = o.getOnce(ctx, path, key, off, length)
+		body, info, err = o.getOnce(ctx, key, off, length)
 		return err
 	})
 	return body, info, err
 }
 
-func (o *Objects) getOnce(ctx context.Context, path, key string, off, length int64) (io.ReadCloser, objstore.Info, error) {
+func (o *Objects) getOnce(ctx context.Context, key string, off, length int64) (io.ReadCloser, objstore.Info, error) {
 	if length == 0 {
 		// HTTP has no empty range; existence and bounds still count.
-		info, err := o.headOnce(ctx, path, key)
+		info, err := o.headOnce(ctx, key)
 		if err == nil && off > info.Size {
 			err = fmt.Errorf("get %s: %w: offset %d of %d bytes", key, objstore.ErrRange, off, info.Size)
 		}
 		return http.NoBody, info, err
 	}
-	req, err := o.c.request(ctx, http.MethodGet, path, nil, nil)
+	req, err := o.way.request(ctx, http.MethodGet, key, nil)
 	if err != nil {
 		return nil, objstore.Info{}, err
 	}
@@ -213,18 +245,18 @@ func (o *Objects) getOnce(ctx context.Context, path, key string, off, length int
 	if partial {
 		req.Header.Set("Range", byteRange(off, length))
 	}
-	res, _, err := o.roundTrip(ctx, req)
+	res, _, err := o.way.roundTrip(ctx, req, "")
 	if err != nil {
-		if off > 0 && errors.Is(err, objstore.ErrRange) {
-			return o.atEnd(ctx, path, key, off, err)
+		if errors.Is(err, objstore.ErrRange) { // at offset 0 too: of an empty object
+			return o.atEnd(ctx, key, off, err)
 		}
 		return nil, objstore.Info{}, err
 	}
 	if partial && res.StatusCode != http.StatusPartialContent {
 		drain(res.Body)
-		return nil, objstore.Info{}, fmt.Errorf("get %s: the gateway ignored the range %s", key, byteRange(off, length))
+		return nil, objstore.Info{}, fmt.Errorf("get %s: the server ignored the range %s", key, byteRange(off, length))
 	}
-	info := infoOf(key, res.Header, res.ContentLength)
+	info := o.infoOf(key, res.Header, res.ContentLength)
 	if partial {
 		start, size, err := contentRange(res.Header.Get("Content-Range"))
 		if err != nil || start != off {
@@ -238,8 +270,8 @@ func (o *Objects) getOnce(ctx context.Context, path, key string, off, length int
 
 // atEnd tells a read that begins exactly at the end, which is empty, from one
 // behind it. HTTP answers 416 to both.
-func (o *Objects) atEnd(ctx context.Context, path, key string, off int64, rangeErr error) (io.ReadCloser, objstore.Info, error) {
-	info, err := o.headOnce(ctx, path, key)
+func (o *Objects) atEnd(ctx context.Context, key string, off int64, rangeErr error) (io.ReadCloser, objstore.Info, error) {
+	info, err := o.headOnce(ctx, key)
 	if err != nil {
 		return nil, objstore.Info{}, err
 	}
@@ -251,30 +283,29 @@ func (o *Objects) atEnd(ctx context.Context, path, key string, off int64, rangeE
 
 // Head describes an object.
 func (o *Objects) Head(ctx context.Context, key string) (objstore.Info, error) {
-	path, err := objectPath(key)
-	if err != nil {
+	if err := objstore.CheckKey(key); err != nil {
 		return objstore.Info{}, err
 	}
 	var info objstore.Info
-	err = o.repeat(ctx, true, func() error {
+	err := o.repeat(ctx, true, func() error {
 		var err error
-		info, err = o.headOnce(ctx, path, key)
+		info, err = o.headOnce(ctx, key)
 		return err
 	})
 	return info, err
 }
 
-func (o *Objects) headOnce(ctx context.Context, path, key string) (objstore.Info, error) {
-	req, err := o.c.request(ctx, http.MethodHead, path, nil, nil)
+func (o *Objects) headOnce(ctx context.Context, key string) (objstore.Info, error) {
+	req, err := o.way.request(ctx, http.MethodHead, key, nil)
 	if err != nil {
 		return objstore.Info{}, err
 	}
-	res, _, err := o.roundTrip(ctx, req)
+	res, _, err := o.way.roundTrip(ctx, req, "")
 	if err != nil {
 		return objstore.Info{}, err
 	}
 	drain(res.Body)
-	return infoOf(key, res.Header, res.ContentLength), nil
+	return o.infoOf(key, res.Header, res.ContentLength), nil
 }
 
 // repeat is Client.repeat, and once more after a token was refused and dropped.
@@ -287,22 +318,41 @@ func (o *Objects) repeat(ctx context.Context, repeatable bool, f func() error) e
 	return err
 }
 
-// roundTrip authorizes and sends; a 401 drops the token, so that the caller's next
-// call begins with a fresh one. sent says whether net/http took the body over.
-func (o *Objects) roundTrip(ctx context.Context, req *http.Request) (res *http.Response, sent bool, err error) {
-	used, err := authorize(ctx, req, o.ts)
+// gatewayWay asks the broker for the objects themselves.
+type gatewayWay struct {
+	c  *Client
+	ts TokenSource
+}
+
+func (g *gatewayWay) request(ctx context.Context, method, key string, body io.Reader) (*http.Request, error) {
+	path, err := objectPath(key)
+	if err != nil {
+		return nil, err
+	}
+	return g.c.request(ctx, method, path, nil, body)
+}
+
+func (g *gatewayWay) roundTrip(ctx context.Context, req *http.Request, content string) (res *http.Response, sent bool, err error) {
+	if content != "" {
+		req.Header.Set(v1.HeaderContentSHA256, content)
+	}
+	used, err := authorize(ctx, req, g.ts)
 	if err != nil {
 		return nil, false, err
 	}
-	res, err = o.c.send(req)
+	res, err = g.c.send(req)
 	// Not errors.As: when ctx has ended, err may wrap its cause, and that may be the
 	// Error of another request.
 	if e, ok := err.(*Error); ok {
 		e.kind = objectKind(e)
-		e.dropped = dropRefused(o.ts, used, e)
+		e.dropped = dropRefused(g.ts, used, e)
 	}
 	return res, true, err
 }
+
+func (g *gatewayWay) digest(h http.Header) string { return h.Get(v1.HeaderContentSHA256) }
+
+func (g *gatewayWay) needsDigest() bool { return false }
 
 // objectPath escapes a key segment by segment.
 func objectPath(key string) (string, error) {
@@ -332,8 +382,8 @@ func contentRange(h string) (first, size int64, err error) {
 	return first, size, nil
 }
 
-func infoOf(key string, h http.Header, size int64) objstore.Info {
-	info := objstore.Info{Key: key, Size: size, ETag: h.Get("ETag"), SHA256: h.Get(v1.HeaderContentSHA256)}
+func (o *Objects) infoOf(key string, h http.Header, size int64) objstore.Info {
+	info := objstore.Info{Key: key, Size: size, ETag: h.Get("ETag"), SHA256: o.way.digest(h)}
 	if t, err := http.ParseTime(h.Get("Last-Modified")); err == nil {
 		info.ModTime = t
 	}

@@ -161,6 +161,16 @@ func dropRefused(ts TokenSource, used credential.Secret, err error) bool {
 
 // send does one round trip; answers other than 2xx become an *Error.
 func (c *Client) send(req *http.Request) (*http.Response, error) {
+	res, err := c.roundTrip(req)
+	if err != nil || res.StatusCode/100 == 2 {
+		return res, err
+	}
+	defer drain(res.Body)
+	return nil, c.errorOf(req, res)
+}
+
+// roundTrip does one round trip, whatever is answered.
+func (c *Client) roundTrip(req *http.Request) (*http.Response, error) {
 	res, err := c.http.Do(req)
 	if err != nil {
 		// url.Error repeats method and URL, the query too: keep only its cause.
@@ -170,11 +180,7 @@ func (c *Client) send(req *http.Request) (*http.Response, error) {
 		}
 		return nil, &transportError{req.Method, req.URL.Path, fmt.Errorf("%s: %w", req.URL.Host, err)}
 	}
-	if res.StatusCode/100 == 2 {
-		return res, nil
-	}
-	defer drain(res.Body)
-	return nil, c.errorOf(req, res)
+	return res, nil
 }
 
 func (c *Client) errorOf(req *http.Request, res *http.Response) *Error {

@@ -8,6 +8,9 @@ const (
 	CodeUnauthenticated   = "unauthenticated"       // 401
 	CodeDenied            = "denied"                // 403, by policy: see decision_id and reasons
 	CodeOutsideScope      = "outside_scope"         // 403, the token does not cover it
+	CodeOutsideStore      = "outside_store"         // 403, a URL that is not signed for
+	CodeNotSignable       = "not_signable"          // 403, a kind of request that is never signed
+	CodeGrantExpired      = "grant_expired"         // 403, token or session end now
 	CodeNotFound          = "not_found"             // 404, also for what the caller may not know of
 	CodeMethodNotAllowed  = "method_not_allowed"    // 405
 	CodeRequestTimeout    = "request_timeout"       // 408, the body came too slowly
@@ -33,6 +36,7 @@ const (
 	CodeNotImplemented    = "not_implemented"       // 501
 	CodeOverloaded        = "overloaded"            // 503, too many requests at once
 	CodeBusy              = "busy"                  // 503
+	CodeStoreKey          = "store_key_unavailable" // 503, the server has no valid key for the store
 	CodePolicyNotReady    = "policy_not_ready"      // 503
 	CodePolicyFailed      = "policy_failed"         // 503
 	CodeShuttingDown      = "shutting_down"         // 503

@@ -58,6 +58,26 @@ type BuildContext struct {
 	RemoteDataDir string  `json:"remote_data_dir"`
 	SnapshotIDs   []int64 `json:"snapshot_ids"` // position = bucket number
 	Plan          Plan    `json:"plan"`
+	// SignedURL is the URL of the root at the object store, with a slash at its end,
+	// for requests that are sent there with a signature of POST /v1/sign; empty when
+	// the server signs none. The object gateway takes every object in any case.
+	SignedURL string `json:"signed_url,omitempty"`
+}
+
+// SignRequest describes a request to the object store that is about to be sent. It
+// and the answer are what Iceberg's REST catalogs call remote signing.
+type SignRequest struct {
+	Method        string              `json:"method"`
+	URL           string              `json:"url"`
+	Headers       map[string][]string `json:"headers"`
+	PayloadSHA256 string              `json:"payload_sha256"` // of the body, lower-case hex; of nothing without one
+}
+
+// SignResponse is what to add to the request.
+type SignResponse struct {
+	Headers   map[string][]string `json:"headers"` // a credential: they open the store for this request
+	ExpiresAt time.Time           `json:"expires_at"`
+	Cacheable bool                `json:"cacheable"` // false
 }
 
 // Handle names a load of one physical table.

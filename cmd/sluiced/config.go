@@ -26,19 +26,20 @@ import (
 // config_test.go compares the two. Every field has a default that works, or is
 // required and checked by check.
 type config struct {
-	Listen         string         `yaml:"listen"`
-	PublicURL      string         `yaml:"public_url"`
-	MaxConnections int            `yaml:"max_connections"`
-	TLS            tlsConfig      `yaml:"tls"`
-	DataDir        string         `yaml:"data_dir"`
-	Issuer         issuerConfig   `yaml:"issuer"`
-	Identity       identityConfig `yaml:"identity"`
-	Policy         policyConfig   `yaml:"policy"`
-	Limits         limitsConfig   `yaml:"limits"`
-	Target         targetConfig   `yaml:"target"`
-	Audit          auditConfig    `yaml:"audit"`
-	Log            logConfig      `yaml:"log"`
-	Shutdown       shutdownConfig `yaml:"shutdown"`
+	Listen         string            `yaml:"listen"`
+	PublicURL      string            `yaml:"public_url"`
+	MaxConnections int               `yaml:"max_connections"`
+	TLS            tlsConfig         `yaml:"tls"`
+	DataDir        string            `yaml:"data_dir"`
+	Issuer         issuerConfig      `yaml:"issuer"`
+	Identity       identityConfig    `yaml:"identity"`
+	Policy         policyConfig      `yaml:"policy"`
+	Limits         limitsConfig      `yaml:"limits"`
+	Target         targetConfig      `yaml:"target"`
+	Credentials    credentialsConfig `yaml:"credentials"`
+	Audit          auditConfig       `yaml:"audit"`
+	Log            logConfig         `yaml:"log"`
+	Shutdown       shutdownConfig    `yaml:"shutdown"`
 
 	// Flags only.
 	dev       bool
@@ -148,8 +149,9 @@ func defaults() config {
 			RequestTimeout: time.Minute, CommitTimeout: 4 * time.Minute, IdleTimeout: time.Minute,
 			ValidationSampleKeys: 4096, SweepInterval: time.Second,
 		},
-		Log:      logConfig{Level: "info", Format: "json"},
-		Shutdown: shutdownConfig{Timeout: 25 * time.Second},
+		Credentials: credentialsConfig{Sign: signConfig{Life: 2 * time.Minute, RequireSHA256: true}},
+		Log:         logConfig{Level: "info", Format: "json"},
+		Shutdown:    shutdownConfig{Timeout: 25 * time.Second},
 	}
 }
 
@@ -269,6 +271,7 @@ func (c *config) check() error {
 		bad("limits", "%v", err)
 	}
 	c.Target.Directory.check(bad)
+	c.Credentials.Sign.check(c.Target.Directory, bad)
 	for key, v := range c.positive() {
 		if v <= 0 {
 			bad(key, "must be positive")
@@ -337,7 +340,7 @@ func (c *config) apiLimits() api.Limits {
 	return api.Limits{
 		MaxConcurrent: l.ConcurrentRequests, MaxQueue: l.QueuedRequests,
 		MaxConcurrentObjects: l.ConcurrentObjects, MaxQueueObjects: l.QueuedObjects,
-		QueueTimeout: l.QueueTimeout, MaxBody: l.BodyBytes, ReadTimeout: l.ReadTimeout,
+		QueueTimeout: l.QueueTimeout, MaxSigned: l.ObjectBytes, MaxBody: l.BodyBytes, ReadTimeout: l.ReadTimeout,
 		RequestTimeout: l.RequestTimeout, CommitTimeout: l.CommitTimeout, IdleTimeout: l.IdleTimeout,
 	}
 }

@@ -174,8 +174,12 @@ func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objec
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.policyMetrics(reg)
+	sign, err := c.signer(ctx)
+	if err != nil {
+		return fmt.Errorf("credentials.sign: %w", err)
+	}
 	s.api, err = api.NewServer(api.Config{
-		Broker: s.broker, Authn: auth, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: reg, Logger: log,
+		Broker: s.broker, Authn: auth, Sign: sign, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: reg, Logger: log,
 		Checks: map[string]func(context.Context) error{
 			"policy": func(context.Context) error { return s.policy.Ready() },
 			"store":  func(context.Context) error { return s.store.Err() },

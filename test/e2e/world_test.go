@@ -58,7 +58,8 @@ type world struct {
 	dir string
 	opt harness.Options
 
-	crashed bool // a broker died at its crash point
+	way     builder.Credentials // of the clients that as makes
+	crashed bool                // a broker died at its crash point
 	*harness.Broker
 
 	mu         sync.Mutex
@@ -110,7 +111,7 @@ func (w *world) identity(subject string) credential.Secret {
 
 func (w *world) as(subject string) *builder.Client {
 	w.t.Helper()
-	c, err := builder.Connect(builder.Config{URL: w.URL, Identity: client.StaticToken(w.identity(subject))})
+	c, err := builder.Connect(builder.Config{URL: w.URL, Identity: client.StaticToken(w.identity(subject)), Credentials: w.way})
 	if err != nil {
 		w.t.Fatal(err)
 	}

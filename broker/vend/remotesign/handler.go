@@ -233,7 +233,7 @@ var statuses = []struct {
 	{ErrExpired, http.StatusForbidden, "grant_expired"},
 	{ErrCredentials, http.StatusServiceUnavailable, "store_key_unavailable"},
 	{ErrMethod, http.StatusMethodNotAllowed, "method_not_allowed"},
-	{ErrMediaType, http.StatusUnsupportedMediaType, "unsupported_media_type"},
+	{ErrMediaType, http.StatusUnsupportedMediaType, "unsupported_media"},
 	{ErrTooLong, http.StatusRequestEntityTooLarge, "too_large"},
 	{objstore.ErrTooLarge, http.StatusRequestEntityTooLarge, "too_large"},
 }

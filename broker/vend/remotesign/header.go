@@ -118,10 +118,25 @@ func (s *Signer) parseHeaders(headers map[string][]string, p *parsed) error {
 			return fmt.Errorf("%w: X-Amz-Checksum-Sha256 and payload_sha256 contradict", ErrRequest)
 		}
 	}
+	if s.c.RequireSHA256 && p.op.bit&(opPut|opPart) != 0 && !onlySHA256(p.signed) {
+		return fmt.Errorf("%w: %s with another checksum than X-Amz-Checksum-Sha256 alone, which binds the content here", ErrUnsupported, p.Operation)
+	}
 	if v := p.signed["If-None-Match"]; p.op.writeOnce && (v == nil || v[0] != "*") {
 		return fmt.Errorf("%w: %s without If-None-Match: *: objects are write-once", ErrUnsupported, p.Operation)
 	}
 	return nil
+}
+
+// onlySHA256 reports whether SHA-256 is the one checksum of a body. A store may look
+// at only one of several.
+func onlySHA256(h http.Header) bool {
+	for _, name := range []string{"X-Amz-Checksum-Crc32", "X-Amz-Checksum-Crc32c", "X-Amz-Checksum-Crc64nvme", "X-Amz-Checksum-Sha1"} {
+		if h[name] != nil {
+			return false
+		}
+	}
+	named := h["X-Amz-Sdk-Checksum-Algorithm"]
+	return h["X-Amz-Checksum-Sha256"] != nil && (named == nil || named[0] == "SHA256")
 }
 
 // take checks one header and files it. Values are not repeated in errors.

@@ -32,6 +32,11 @@
 // with the broker's key: see UnsignedHeaderProbes. Measured: SeaweedFS 4.48 refuses,
 // MiniStack 1.5.33 copies.
 //
+// S3 compares the body with the signed digest; not every store does. SeaweedFS 4.48
+// stores another body under a signed X-Amz-Content-Sha256, but refuses it when the
+// signature also covers X-Amz-Checksum-Sha256 and no other checksum, of which it
+// compares one only: see Config.RequireSHA256.
+//
 // # How long
 //
 // S3 accepts a signature from 15 minutes before its date until 15 minutes after. A
@@ -105,6 +110,10 @@ type Config struct {
 	// Encryption is asked of the store for every new object; the zero value asks for
 	// none and refuses workers' own wishes.
 	Encryption Encryption
+	// RequireSHA256 refuses PutObject and UploadPart without X-Amz-Checksum-Sha256 or
+	// with another checksum beside it, for stores that do not compare a body with the
+	// digest that its signature covers.
+	RequireSHA256 bool
 	// MaxHeaderBytes bounds names and values of all headers together; 0 =
 	// DefaultMaxHeaderBytes.
 	MaxHeaderBytes int
@@ -242,6 +251,28 @@ func New(c Config) (*Signer, error) {
 		s.c.Now = time.Now
 	}
 	return s, nil
+}
+
+// BaseURL is what the URL of every key starts with, "/" included; the key follows,
+// each byte but letters, digits and "-._~/" escaped.
+func (s *Signer) BaseURL() string {
+	if s.prefix.String() == "" {
+		return s.base
+	}
+	return s.base + escapeKey(s.prefix.String()) + "/"
+}
+
+// escapeKey is the inverse of parseKey.
+func escapeKey(key string) string {
+	out := make([]byte, 0, len(key))
+	for i := range len(key) {
+		if c := key[i]; unreserved(c) || c == '/' {
+			out = append(out, c)
+		} else {
+			out = fmt.Appendf(out, "%%%02X", c)
+		}
+	}
+	return string(out)
 }
 
 // parseEndpoint accepts the one spelling that clients send in the Host header.

@@ -678,3 +678,54 @@ func TestNothingPrintsASignature(t *testing.T) {
 		}
 	}
 }
+
+func TestBaseURLIsWhereKeysBegin(t *testing.T) {
+	for _, r := range []struct {
+		prefix    string
+		pathStyle bool
+		want      string
+	}{
+		{"", true, testHost + "/lake/"},
+		{"wh", true, testHost + "/lake/wh/"},
+		{"a b/ü+", true, testHost + "/lake/a%20b/%C3%BC%2B/"},
+		{"wh", false, "https://lake.s3.eu-central-1.amazonaws.com/wh/"},
+	} {
+		s, _ := open(t, func(c *Config) { c.Prefix, c.PathStyle = r.prefix, r.pathStyle })
+		if s.BaseURL() != r.want {
+			t.Errorf("%q: %s, want %s", r.prefix, s.BaseURL(), r.want)
+		}
+		if _, err := s.Sign(context.Background(), in("GET", s.BaseURL()+"k", "")); err != nil {
+			t.Errorf("%q: %v", r.prefix, err)
+		}
+	}
+}
+
+func TestRequireSHA256RefusesWhatAStoreCouldBeMisledBy(t *testing.T) {
+	s, _ := open(t, func(c *Config) { c.RequireSHA256 = true })
+	for _, url := range []string{testKeyURL, testKeyURL + "?partNumber=1&uploadId=u"} {
+		with := func(more ...string) error {
+			headers := append([]string{"content-length", "1"}, more...)
+			if !strings.Contains(url, "?") {
+				headers = append(headers, "if-none-match", "*")
+			}
+			_, err := s.Sign(context.Background(), in("PUT", url, "x", headers...))
+			return err
+		}
+		own := []string{"x-amz-checksum-sha256", b64(digest("x"))}
+		if err := with(own...); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		if err := with(append(own, "x-amz-sdk-checksum-algorithm", "SHA256")...); err != nil {
+			t.Errorf("%s: %v", url, err)
+		}
+		for name, more := range map[string][]string{
+			"none": nil, "CRC-32 alone": {"x-amz-checksum-crc32", "NhCmhg=="},
+			"CRC-32 beside it":     append(own, "x-amz-checksum-crc32", "NhCmhg=="),
+			"another one is named": append(own, "x-amz-sdk-checksum-algorithm", "CRC32"),
+		} {
+			if err := with(more...); !errors.Is(err, ErrUnsupported) {
+				t.Errorf("%s, %s: %v", url, name, err)
+			}
+		}
+	}
+}
