@@ -443,7 +443,9 @@ func noSpace(err error) error {
 }
 
 // settle hands over what is being filled and waits until done holds, or ctx ends,
-// or a background spill fails. step runs before each wait, with the lock held.
+// or a background spill fails. step runs before each wait, with the lock held. As in
+// takeFree, a failure is old news until it has happened twice, and none is left
+// behind for a later call.
 func (s *Sorter) settle(ctx context.Context, step func(), done func() bool) error {
 	s.handOver()
 	stop := context.AfterFunc(ctx, func() {
@@ -454,14 +456,21 @@ func (s *Sorter) settle(ctx context.Context, step func(), done func() bool) erro
 	defer stop()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	retried := false
 	for {
 		switch {
 		case s.stopped:
 			return ErrInterrupted
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case s.spillErr != nil:
+		case s.spillErr != nil && s.spilling > 0:
+			s.changed.Wait()
+			continue
+		case s.spillErr != nil && retried:
 			return s.takeErrLocked()
+		case s.spillErr != nil:
+			retried, s.spillErr = true, nil
+			continue
 		case done():
 			return nil
 		}
