@@ -30,7 +30,10 @@ type memObjects struct {
 func (m *memObjects) Get(ctx context.Context, key string, off, length int64) (io.ReadCloser, objstore.Info, error) {
 	m.gets.Add(1)
 	if m.hang != nil {
-		m.hang <- struct{}{}
+		select {
+		case m.hang <- struct{}{}:
+		case <-ctx.Done(): // nobody counts any more
+		}
 		<-ctx.Done()
 		return nil, objstore.Info{}, ctx.Err()
 	}
