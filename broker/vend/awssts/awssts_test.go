@@ -453,6 +453,9 @@ func TestErrorsNameRoleAndRequestAndNoSecret(t *testing.T) {
 		{"a gateway's page", func(int, url.Values) (int, map[string]string, string) {
 			return 502, nil, "<html>" + canaryBody
 		}, vend.ErrUnavailable, "HTTP 502"},
+		{"an answer that breaks off", func(int, url.Values) (int, map[string]string, string) {
+			return 200, map[string]string{"Content-Length": "5000"}, "<AssumeRoleResponse>" + canaryBody
+		}, vend.ErrUnavailable, "broke off"},
 		{"success with an error body", ok(errorBody("AccessDenied")), vend.ErrUnusable, ""},
 		{"success with a page", ok("<html>" + canaryBody), vend.ErrUnusable, ""},
 		{"success with nothing", ok(""), vend.ErrUnusable, ""},

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -88,6 +89,22 @@ func options(o *sts.Options) {
 	o.RetryMaxAttempts = 1
 	o.Retryer = aws.NopRetryer{}
 	o.ClientLogMode = 0
+	o.HTTPClient = plainBodies{o.HTTPClient}
+}
+
+// plainBodies hides the WriteTo of the SDK's request bodies. The SDK closes a body as
+// soon as the answer's header is there, and a WriteTo of that moment reports io.EOF as
+// a failed write (smithy-go 1.28.9, transport/http/internal/io): net/http then closes
+// the connection under the answer, which a server that answers fast shows once in a
+// hundred calls. Read reports the same moment as the end of the body, which it is.
+type plainBodies struct{ next sts.HTTPClient }
+
+// Do implements sts.HTTPClient.
+func (c plainBodies) Do(r *http.Request) (*http.Response, error) {
+	if r.Body != nil && r.Body != http.NoBody {
+		r.Body = struct{ io.ReadCloser }{r.Body}
+	}
+	return c.next.Do(r)
 }
 
 // answer is what both ways to assume a role return.
@@ -285,10 +302,18 @@ func (v *Vendor) translate(op string, err error) error {
 	case e.Status >= 500 || e.Code == "IDPCommunicationError":
 	case e.Status >= 400:
 		e.Kind = vend.ErrRefused
+	case cutShort(err):
+		e.Detail = "the answer broke off"
 	case e.Status >= 200 && e.Status < 300:
 		e.Kind, e.Detail = vend.ErrUnusable, "the answer says success and is none"
 	}
 	return e
+}
+
+// cutShort is whether the connection, and not what came over it, was at fault.
+func cutShort(err error) bool {
+	var n net.Error
+	return errors.As(err, &n) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, net.ErrClosed)
 }
 
 // awshttpResponse is the type in which the SDK keeps the HTTP answer of an error.
