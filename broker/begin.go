@@ -22,6 +22,8 @@ type BeginRequest struct {
 	Target       session.Target
 	SubmissionID string        // 1–128 printable ASCII bytes
 	BuildTimeout time.Duration // 0 = the default
+	// HandOver is one of those the broker offers; "" = its default.
+	HandOver session.HandOver
 }
 
 // Begin starts a session, or returns the one begun under the same submission id

@@ -13,6 +13,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/token"
+	"github.com/fluss-sluice/sluice/broker/vend"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -65,6 +66,12 @@ type Config struct {
 	Limits session.Limits   // zero value = session.DefaultLimits()
 	Now    func() time.Time // nil = time.Now
 	Logger *slog.Logger     // nil = discard
+
+	// Vendor mints keys of the object store; nil = none are vended.
+	Vendor vend.Vendor
+	// HandOvers are those Begin offers, the default first; nil = HandOverSame only.
+	// All others need a Vendor, and HandOverCopy a store that implements objstore.Copier.
+	HandOvers []session.HandOver
 
 	// MaxConcurrentCommits bounds commits being validated or published; 0 = 2.
 	MaxConcurrentCommits int

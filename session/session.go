@@ -72,9 +72,30 @@ type ManifestRef struct {
 // the manifest is frozen.
 type HandOver string
 
-// HandOverSame means that nothing a worker holds works after the freeze, so the
-// upload root is the final root (gateway and sign modes).
-const HandOverSame HandOver = "same"
+// The hand-overs. A session's is chosen at Begin; keys of the object store are vended
+// only for sessions that expect them to outlive the freeze, which all but same do.
+const (
+	// HandOverSame: nothing a worker holds works after the freeze, so the upload root
+	// is the final root (gateway and sign).
+	HandOverSame HandOver = "same"
+	// HandOverCopy: workers write under the session's staging root; the broker copies
+	// what the manifest names into the final root, which no worker's key ever covered,
+	// and validates the copies.
+	HandOverCopy HandOver = "copy"
+	// HandOverWait: workers write to the final root; validation begins when the last
+	// vended key has expired.
+	HandOverWait HandOver = "wait"
+	// HandOverVerify: workers write to the final root; files are validated and
+	// published, and validated once more when the last vended key has expired.
+	HandOverVerify HandOver = "verify"
+)
+
+// Verification is the second look at a published session's files (HandOverVerify).
+type Verification struct {
+	Due   time.Time  `json:"due"`             // when the last vended key has expired
+	Done  *time.Time `json:"done,omitempty"`  // when it was made
+	Error string     `json:"error,omitempty"` // what differs from what was published; "" = nothing
+}
 
 // Plan says where workers write and where published files lie. Workers take
 // every path from it and never compute one.
@@ -124,6 +145,13 @@ type Session struct {
 	PolicyRevision string    `json:"policy_revision"`
 	Created        time.Time `json:"created"`
 	BuildDeadline  time.Time `json:"build_deadline"`
+	// HandOver is what Begin chose; "" in records of older versions means HandOverSame.
+	HandOver HandOver `json:"hand_over,omitempty"`
+
+	// KeysAliveUntil is the latest instant at which the object store may still accept a
+	// key that was vended to a worker of this session; nil = none was. It is stored
+	// before a key is handed out (EventVended) and does not change after the freeze.
+	KeysAliveUntil *time.Time `json:"keys_alive_until,omitempty"`
 
 	// Written when the target is fenced and proved empty (EventReady).
 	TableID       int64           `json:"table_id"`
@@ -147,7 +175,9 @@ type Session struct {
 	Stats         *Stats     `json:"stats,omitempty"`
 	AbortInfo     *Abort     `json:"abort,omitempty"`
 	ResultExpires *time.Time `json:"result_expires,omitempty"`
-	Updated       time.Time  `json:"updated"`
+	// Verification is present on published sessions with HandOverVerify.
+	Verification *Verification `json:"verification,omitempty"`
+	Updated      time.Time     `json:"updated"`
 }
 
 // Grant is the record of one token, written before the token is minted.

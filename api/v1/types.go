@@ -2,11 +2,13 @@
 //
 // Field names are snake_case, times are RFC 3339, durations are integers whose
 // name ends in their unit. Unknown request fields are refused. Types here hold no
-// secret except TokenResponse.AccessToken and are safe to store and to log.
+// secret, and are safe to store and to log, except TokenResponse, Credentials,
+// StorageCredentials and AWSCredentials.
 package v1
 
 import (
 	"encoding/json"
+	"fmt"
 	"time"
 )
 
@@ -34,6 +36,9 @@ type BeginRequest struct {
 	SubmissionID string `json:"submission_id"`
 	// BuildTimeoutMS bounds the build; 0 means the server's default (24 h).
 	BuildTimeoutMS int64 `json:"build_timeout_ms,omitempty"`
+	// HandOver asks for one of the server's hand-overs: same, copy, wait or verify;
+	// empty means the server's default.
+	HandOver string `json:"hand_over,omitempty"`
 }
 
 // BeginResponse answers POST /v1/sessions: 201 for a new session, 200 for one that
@@ -137,6 +142,106 @@ type Session struct {
 	// TokensLiveUntil is set on ended sessions: until when a token issued earlier
 	// still verifies by signature (every use of it is refused already).
 	TokensLiveUntil *time.Time `json:"tokens_live_until,omitempty"`
+	// HandOver is the session's hand-over: same, copy, wait or verify.
+	HandOver string `json:"hand_over"`
+	// KeysLiveUntil is until when the object store may still accept keys that were
+	// vended for the session; absent when none were. Nothing revokes them earlier,
+	// unless the server is configured to.
+	KeysLiveUntil *time.Time `json:"keys_live_until,omitempty"`
+	// Verification is the second look at a session published with hand-over verify.
+	Verification *Verification `json:"verification,omitempty"`
+}
+
+// Verification is due when the last vended key has expired. An Error says what
+// differs from what was published.
+type Verification struct {
+	Due   time.Time  `json:"due"`
+	Done  *time.Time `json:"done,omitempty"`
+	Error string     `json:"error,omitempty"`
+}
+
+// Credentials answers GET /v1/sessions/{id}/credentials: keys of the object store
+// that together open what the token's scope names, each location by exactly one of
+// them. It holds secrets: it is not stored, and its String is redacted.
+type Credentials struct {
+	Mode      string    `json:"mode"` // "sts"
+	SessionID string    `json:"session_id,omitempty"`
+	Scope     string    `json:"scope"`
+	Region    string    `json:"region"`
+	Endpoint  string    `json:"endpoint,omitempty"` // empty = the provider's own for the region
+	PathStyle bool      `json:"path_style"`
+	ExpiresAt time.Time `json:"expires_at"` // a client stops using them then
+	RefreshAt time.Time `json:"refresh_at"` // a client asks again then
+	// LiveUntil is the latest instant at which the store may accept one of the keys;
+	// no revocation ends them earlier unless the server is configured to.
+	LiveUntil       time.Time `json:"live_until"`
+	LifetimeSeconds int64     `json:"lifetime_seconds"` // asked of the provider
+	// Bound says what limited the lifetime: policy, session, role, role_chaining or provider.
+	Bound       string `json:"bound"`
+	DecisionID  string `json:"decision_id"`
+	Credentials []Keys `json:"credentials"`
+}
+
+// Keys are one set of keys with what they open.
+type Keys struct {
+	Locations       []KeyLocation `json:"locations"`
+	AccessKeyID     string        `json:"access_key_id"`
+	SecretAccessKey string        `json:"secret_access_key"`
+	SessionToken    string        `json:"session_token"`
+	ExpiresAt       time.Time     `json:"expires_at"`
+	SessionName     string        `json:"session_name"` // in the provider's log
+}
+
+// KeyLocation is what keys open: every object below URI, or the one it names.
+type KeyLocation struct {
+	URI    string `json:"uri"`    // s3://bucket/prefix, without a slash at its end
+	Access string `json:"access"` // "read" or "write", which includes read
+	Object bool   `json:"object,omitempty"`
+}
+
+// String names what the keys open and hides them.
+func (c Credentials) String() string {
+	return fmt.Sprintf("%d sets of keys for %q until %s", len(c.Credentials), c.Scope, c.ExpiresAt.Format(time.RFC3339))
+}
+
+// GoString implements fmt.GoStringer.
+func (c Credentials) GoString() string { return c.String() }
+
+// String hides the keys.
+func (k Keys) String() string {
+	return fmt.Sprintf("keys %s until %s", k.AccessKeyID, k.ExpiresAt.Format(time.RFC3339))
+}
+
+// GoString implements fmt.GoStringer.
+func (k Keys) GoString() string { return k.String() }
+
+// StorageCredentials is the answer in the shape of Iceberg's REST catalog
+// (LoadCredentialsResponse), for ?format=iceberg.
+type StorageCredentials struct {
+	StorageCredentials []StorageCredential `json:"storage-credentials"`
+}
+
+// StorageCredential is one entry: clients use the one with the longest prefix.
+type StorageCredential struct {
+	Prefix string            `json:"prefix"`
+	Config map[string]string `json:"config"` // holds secrets
+}
+
+// AWSCredentials answers GET /v1/aws/credentials in the shape that the AWS SDKs'
+// container provider reads, and is what credential_process prints with Version 1.
+type AWSCredentials struct {
+	Version         int       `json:"Version,omitempty"` // credential_process only
+	AccessKeyID     string    `json:"AccessKeyId"`
+	SecretAccessKey string    `json:"SecretAccessKey"`
+	Token           string    `json:"Token,omitempty"`        // container provider
+	SessionToken    string    `json:"SessionToken,omitempty"` // credential_process
+	Expiration      time.Time `json:"Expiration"`
+}
+
+// AWSError is an error in the shape that the AWS SDKs' container provider reads.
+type AWSError struct {
+	Code    string `json:"code"`
+	Message string `json:"message"`
 }
 
 // Stats sums up a committed manifest.

@@ -83,6 +83,16 @@ type Store interface {
 	Delete(ctx context.Context, key string) error
 }
 
+// Copier is implemented by stores that copy an object without sending it through
+// their client.
+type Copier interface {
+	// Copy makes dst a copy of src, of whatever size, and replaces what is there: dst
+	// must be a key that nobody else writes. It is atomic as Put is. ifMatch, when not
+	// empty, is the ETag that src must have (ErrPrecondition); a missing src is
+	// ErrNotFound. The Info is that of dst.
+	Copy(ctx context.Context, src, dst, ifMatch string) (Info, error)
+}
+
 // MaxKeyLength is the longest key accepted, in bytes: S3's limit.
 const MaxKeyLength = 1024
 
