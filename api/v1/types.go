@@ -176,7 +176,8 @@ type Credentials struct {
 	// no revocation ends them earlier unless the server is configured to.
 	LiveUntil       time.Time `json:"live_until"`
 	LifetimeSeconds int64     `json:"lifetime_seconds"` // asked of the provider
-	// Bound says what limited the lifetime: policy, session, role, role_chaining or provider.
+	// Bound says what limited the lifetime: policy, session, configured, role,
+	// role_chaining or provider.
 	Bound       string `json:"bound"`
 	DecisionID  string `json:"decision_id"`
 	Credentials []Keys `json:"credentials"`

@@ -116,11 +116,12 @@ type Bound string
 
 // The bounds.
 const (
-	BoundPolicy   Bound = "policy"        // the decision's max_ttl
-	BoundDeadline Bound = "session"       // the session's deadline
-	BoundRole     Bound = "role"          // the role's maximum session duration
-	BoundChaining Bound = "role_chaining" // one hour when a role assumes a role
-	BoundProvider Bound = "provider"      // the provider gave less than was asked
+	BoundPolicy     Bound = "policy"        // the decision's max_ttl
+	BoundDeadline   Bound = "session"       // the session's deadline
+	BoundConfigured Bound = "configured"    // the operator's bound for all keys
+	BoundRole       Bound = "role"          // the role's maximum session duration
+	BoundChaining   Bound = "role_chaining" // one hour when a role assumes a role
+	BoundProvider   Bound = "provider"      // the provider gave less than was asked
 )
 
 // Credential is one set of keys.
