@@ -50,6 +50,13 @@ func Run(t *testing.T, open func(t *testing.T) objstore.Store) {
 		{"listing can stop early", testListStops},
 		{"deletion", testDelete},
 		{"putting and deleting neighbours at once", testPutDeleteNeighbours},
+		{"a copy has the content and is an object of its own", testCopy},
+		{"a copy replaces what is there", testCopyReplaces},
+		{"a copy is of the version asked for", testCopyIfMatch},
+		{"what is missing is not copied", testCopyNotFound},
+		{"odd keys are copied", testCopyOddKeys},
+		{"keys that could be read differently are not copied", testCopyBadKeys},
+		{"a cancelled copy copies nothing", testCopyCancelled},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, open(t)) })
 	}
@@ -488,11 +495,14 @@ func testNotFound(t *testing.T, s objstore.Store) {
 	}
 }
 
+// badKeys are those of objstore.CheckKey.
+var badKeys = []string{
+	"", "/", "/a", "a/", "a//b", "a//", ".", "..", "a/.", "a/..", "a/../b", "./a", "a/./b", `a\b`, `..\a`, "a\x00b", "a\nb", "a\x7f",
+	"a%2fb", "a%2Fb", "%2e%2e/a", "a%", "\xff", "a/\xc3\x28", "\xed\xa0\x80", strings.Repeat("a/", objstore.MaxKeyLength/2) + "a",
+}
+
 func testBadKeys(t *testing.T, s objstore.Store) {
-	for _, key := range []string{
-		"", "/", "/a", "a/", "a//b", ".", "..", "a/..", "a/../b", "./a", "a/./b", `a\b`, `..\a`, "a\x00b", "a\nb", "a\x7f",
-		"a%2fb", "%2e%2e/a", "\xff", strings.Repeat("a/", 512) + "a",
-	} {
+	for _, key := range badKeys {
 		_, err := s.Put(t.Context(), key, bytes.NewReader(nil), objstore.PutOptions{})
 		_, _, errGet := s.Get(t.Context(), key, 0, -1)
 		_, errHead := s.Head(t.Context(), key)
@@ -514,11 +524,14 @@ func testBadKeys(t *testing.T, s objstore.Store) {
 	}
 }
 
+// oddKeys are names with what shells, URLs, XML and other stores give a meaning to.
+var oddKeys = []string{
+	"*/?", `"quoted"/'name'`, "[a-z]{1}/$x", "#frag?query=1&b=2+c", " space / end", "...", "..a/b..", "-rf/~", "ünïcödé/日本/😀",
+	"a:b;c|d<e>f", "region=EU$2024-01-01-p7/0/snap-3/_METADATA", strings.Repeat("k", 250) + "/" + strings.Repeat("v", 250),
+}
+
 func testOddKeys(t *testing.T, s objstore.Store) {
-	keys := []string{
-		"*/?", `"quoted"/'name'`, "[a-z]{1}/$x", "#frag?query=1&b=2+c", " space / end", "...", "..a/b..", "-rf/~", "ünïcödé/日本/😀",
-		"a:b;c|d<e>f", "region=EU$2024-01-01-p7/0/snap-3/_METADATA", strings.Repeat("k", 250) + "/" + strings.Repeat("v", 250),
-	}
+	keys := slices.Clone(oddKeys)
 	for i, key := range keys {
 		put(t, s, key, content(uint64(i), 10))
 	}

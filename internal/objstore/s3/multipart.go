@@ -38,7 +38,7 @@ func (p *put) multipart(ctx context.Context, first []byte, size int64) (objstore
 	}
 	info, err := p.fill(ctx, aws.ToString(out.UploadId), first, size)
 	if err != nil {
-		err = p.abort(ctx, aws.ToString(out.UploadId), err)
+		err = p.s.abort(ctx, p.key, out.UploadId, err)
 	}
 	return info, err
 }
@@ -131,14 +131,14 @@ func (p *put) uploadPart(ctx context.Context, id string, part *types.CompletedPa
 
 // abort removes the parts after a failure and returns its error. Completion may have
 // won without our knowing: then there is nothing to abort.
-func (p *put) abort(ctx context.Context, id string, cause error) error {
+func (s *Store) abort(ctx context.Context, key string, id *string, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
-	_, err := p.s.client.AbortMultipartUpload(ctx, &awss3.AbortMultipartUploadInput{Bucket: &p.s.bucket, Key: p.s.full(p.key), UploadId: &id})
+	_, err := s.client.AbortMultipartUpload(ctx, &awss3.AbortMultipartUploadInput{Bucket: &s.bucket, Key: s.full(key), UploadId: id})
 	if err == nil {
 		return cause
 	}
-	if e := p.s.fail(ctx, "abort upload of", p.key, err); e.Code != "NoSuchUpload" {
+	if e := s.fail(ctx, "abort upload of", key, err); e.Code != "NoSuchUpload" {
 		return fmt.Errorf("%w (its parts are left to the bucket's lifecycle rule: %w)", cause, e)
 	}
 	return cause

@@ -33,7 +33,7 @@ func config(t testing.TB, kind env.Kind) Config {
 	s := servers.Get(t, kind)
 	return Config{
 		Bucket: s.Bucket, Prefix: fmt.Sprintf("test/%d", prefixes.Add(1)), Region: s.Region, Endpoint: s.Endpoint, PathStyle: true,
-		Credentials: s.Admin.Provider(), PartSize: MinPartSize, MaxBackoff: 50 * time.Millisecond,
+		Credentials: s.Admin.Provider(), PartSize: MinPartSize, CopySize: MinPartSize, MaxBackoff: 50 * time.Millisecond,
 	}
 }
 
