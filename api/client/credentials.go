@@ -11,7 +11,7 @@ import (
 
 // CredentialsRequest asks for keys of the object store.
 type CredentialsRequest struct {
-	SessionID string   // "" = the token's, through GET /v1/aws/credentials's sibling; see the docs
+	SessionID string   // "" = the token's own session or target
 	Scope     []string // narrows the token's; empty = all of it
 }
 

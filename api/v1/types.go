@@ -196,9 +196,15 @@ type Keys struct {
 // KeyLocation is what keys open: every object below URI, or the one it names.
 type KeyLocation struct {
 	URI    string `json:"uri"`    // s3://bucket/prefix, without a slash at its end
-	Access string `json:"access"` // "read" or "write", which includes read
+	Access string `json:"access"` // AccessRead or AccessWrite
 	Object bool   `json:"object,omitempty"`
 }
+
+// Accesses of a KeyLocation. Write includes reading.
+const (
+	AccessRead  = "read"
+	AccessWrite = "write"
+)
 
 // String names what the keys open and hides them.
 func (c Credentials) String() string {
