@@ -58,7 +58,8 @@ type Proof struct {
 // is neither success nor refusal is an error as well. Run it before vending: a store
 // that ignores the policy shows nowhere else, as everything inside works.
 func (v *Vendor) Probe(ctx context.Context, c ProbeConfig) (Proof, error) {
-	p := &probe{v: v, c: c, dir: objstore.ProbeDir + "/keys-" + strings.ToLower(rand.Text())}
+	p := &probe{v: v, c: c, id: strings.ToLower(rand.Text()[:16])}
+	p.dir = objstore.ProbeDir + "/k" + p.id
 	defer p.removeAll(ctx)
 	err := p.run(ctx)
 	if err == nil && len(p.opened) > 0 {
@@ -74,6 +75,7 @@ func (v *Vendor) Probe(ctx context.Context, c ProbeConfig) (Proof, error) {
 type probe struct {
 	v      *Vendor
 	c      ProbeConfig
+	id     string // lower case, of this run
 	dir    string
 	made   []string // what may exist
 	opened []string // what succeeded and must not
@@ -226,7 +228,7 @@ func (p *probe) outside(ctx context.Context, w, r *s3.Client) error {
 		{"write beside their prefix", func() error { return p.put(ctx, w, p.dir+"/a/2/f") }},
 		{"write into the parent", func() error { return p.put(ctx, w, p.dir+"/a/f") }},
 		{"write into another session's prefix", func() error { return p.put(ctx, w, foreign) }},
-		{"write at the top of the warehouse", func() error { return p.put(ctx, w, "sluice-probe-"+p.dir[len(p.dir)-26:]) }},
+		{"write at the top of the warehouse", func() error { return p.put(ctx, w, "sluice-probe-"+p.id) }},
 		{"read another session's prefix", func() error { return p.get(ctx, w, foreign) }},
 		{"read beside their prefix", func() error { return p.get(ctx, r, sibling) }},
 		{"write with keys for reading", func() error { return p.put(ctx, r, in) }},
@@ -330,24 +332,29 @@ func (p *probe) manyBuckets(ctx context.Context) error {
 	if !p.v.w.guards {
 		return nil
 	}
-	var dirs []string
-	for n := range 90 {
-		dirs = append(dirs, fmt.Sprintf("%s/buckets-of-a-table/%d/snap-0", p.dir, n))
+	for _, decades := range []int{9, 4, 2} {
+		var dirs []string
+		for n := range 10 * decades {
+			dirs = append(dirs, fmt.Sprintf("%s/m/%d/s", p.dir, n))
+		}
+		creds, err := p.vend(ctx, vend.Write, dirs...)
+		switch {
+		case errors.Is(err, vend.ErrTooLarge):
+			continue // names as long as these are not compacted that far
+		case errors.Is(err, vend.ErrRefused):
+			return fmt.Errorf("a policy for many buckets, which has a Deny with NotResource: plain policies do without: %w", err)
+		case err != nil:
+			return err
+		}
+		c := p.client(creds[len(creds)-1])
+		p.proof.Attempts++
+		if err := p.put(ctx, c, dirs[len(dirs)-1]+"/f"); err != nil {
+			return fmt.Errorf("keys for many buckets cannot write to one of them: %w", plainly(err))
+		}
+		between := fmt.Sprintf("%s/m/%dx/s/f", p.dir, decades-1)
+		return p.refused("write into a name that only the pattern of many buckets matches", p.put(ctx, c, between))
 	}
-	creds, err := p.vend(ctx, vend.Write, dirs...)
-	if errors.Is(err, vend.ErrRefused) {
-		return fmt.Errorf("a policy for many buckets, which has a Deny with NotResource: plain policies do without: %w", err)
-	}
-	if err != nil {
-		return err
-	}
-	last := creds[len(creds)-1]
-	c := p.client(last)
-	p.proof.Attempts++
-	if err := p.put(ctx, c, dirs[len(dirs)-1]+"/f"); err != nil {
-		return fmt.Errorf("keys for many buckets cannot write to one of them: %w", plainly(err))
-	}
-	return p.refused("write into a name that only the pattern of many buckets matches", p.put(ctx, c, p.dir+"/buckets-of-a-table/8x/snap-0/f"))
+	return nil
 }
 
 // untouched proves that what was refused was not done.
