@@ -197,7 +197,7 @@ func tourOfALoad(t *testing.T, f *fake, rows [][]row.Value, look *canary) {
 			Progress:       func(p builder.Progress) { events = append(events, p) },
 			Uploaded:       func(u builder.Upload) { events = append(events, u) },
 			BucketFinished: func(bf builder.BucketFiles) { events = append(events, bf) },
-			CommitWaiting:  func(err error) { events = append(events, err) },
+			CommitWaiting:  func(w builder.Waiting) { events = append(events, w) },
 		}
 	})
 	look.print("the client", c)

@@ -340,6 +340,8 @@ type Table struct {
 	// Partitions and Schemas are filled by GET /v1/tables/{db}/{table} only.
 	Partitions []Partition     `json:"partitions,omitempty"`
 	Schemas    []SchemaVersion `json:"schemas,omitempty"`
+	// SignedURL is BuildContext.SignedURL for reading; filled where Schemas is.
+	SignedURL string `json:"signed_url,omitempty"`
 }
 
 // Partition is one partition of a table.

@@ -336,8 +336,8 @@ command: the answer is the same for ever after.`,
 // commitEvents say why a commit takes long.
 func (g *globals) commitEvents() builder.Events {
 	last := ""
-	return builder.Events{CommitWaiting: func(cause error) {
-		if text := cause.Error(); text != last {
+	return builder.Events{CommitWaiting: func(w builder.Waiting) {
+		if text := w.String(); text != last {
 			last = text
 			g.remark("commit goes on: %s", text)
 		}
