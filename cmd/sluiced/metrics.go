@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -17,7 +18,7 @@ var stsCodes = []string{
 }
 
 // stsMetrics registers the metrics of the vendor and returns what fills them.
-func stsMetrics(reg *prometheus.Registry) awssts.Observer {
+func stsMetrics(reg *prometheus.Registry, log *slog.Logger) awssts.Observer {
 	calls := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_sts_calls_total", Help: "Calls of STS by operation and error code; the code of a success is empty.",
 	}, []string{"operation", "code"})
@@ -37,7 +38,13 @@ func stsMetrics(reg *prometheus.Registry) awssts.Observer {
 	lookups := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "sluice_sts_lookups_total", Help: "Requests for keys by what the cache answered: hit, miss (a call was begun), join (waited for another's call), stale (STS was out of order).",
 	}, []string{"outcome"})
-	reg.MustRegister(calls, took, size, packed, token, lookups)
+	revoked := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "sluice_sts_revoked", Help: "Sessions whose keys the role's policy denies; 1 when it denies all keys issued before an instant.",
+	})
+	failed := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_sts_revocations_failed_total", Help: "Attempts to end keys early that failed: keys live that should not.",
+	})
+	reg.MustRegister(calls, took, size, packed, token, lookups, revoked, failed)
 	for _, l := range []awssts.Lookup{awssts.LookupHit, awssts.LookupMiss, awssts.LookupJoin, awssts.LookupStale} {
 		lookups.WithLabelValues(string(l))
 	}
@@ -60,5 +67,13 @@ func stsMetrics(reg *prometheus.Registry) awssts.Observer {
 			}
 		},
 		Lookup: func(l awssts.Lookup) { lookups.WithLabelValues(string(l)).Inc() },
+		Revoked: func(r awssts.Revoked) {
+			if r.Err != nil {
+				failed.Inc()
+				log.Error("keys live on that were revoked", "err", r.Err)
+				return
+			}
+			revoked.Set(float64(r.Sessions))
+		},
 	}
 }

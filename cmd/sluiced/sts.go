@@ -8,11 +8,13 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/iam"
 	"github.com/aws/aws-sdk-go-v2/service/sts"
 
 	"github.com/fluss-sluice/sluice/broker/vend"
@@ -54,6 +56,9 @@ type stsConfig struct {
 	RefreshShare         float64       `yaml:"refresh_share"`
 	HandOver             string        `yaml:"hand_over"`
 	HandOvers            []string      `yaml:"hand_overs,omitempty"`
+	Revocation           string        `yaml:"revocation"`
+	RevocationPolicy     string        `yaml:"revocation_policy"`
+	IAMEndpoint          string        `yaml:"iam_endpoint,omitempty"`
 }
 
 func stsDefaults() stsConfig {
@@ -61,8 +66,12 @@ func stsDefaults() stsConfig {
 		SessionName: "sluice-", PolicyLimit: awssts.DefaultPolicyLimit, MaxCredentials: 8,
 		RoleMax: awssts.DefaultRoleMax, MinLifetime: awssts.MinLifetime, MaxLife: time.Hour, ClockSkew: 10 * time.Minute,
 		Rate: 20, Burst: 40, Timeout: 10 * time.Second, RefreshShare: 0.2, HandOver: string(session.HandOverCopy),
+		Revocation: noRevocation, RevocationPolicy: "sluice-revoked",
 	}
 }
+
+// noRevocation is what awssts.RevokeNone is called in a file.
+const noRevocation = "none"
 
 // isSet reports whether anything besides the defaults was written.
 func (s stsConfig) isSet() bool {
@@ -89,7 +98,7 @@ func (s stsConfig) check(d directoryConfig, bad func(key, format string, args ..
 	if s.WebIdentityTokenFile != "" && s.AccessKeyFile != "" {
 		bad(stsKey+".web_identity_token_file", "is the identity already; leave access_key_file and secret_key_file out")
 	}
-	for key, endpoint := range map[string]string{"endpoint": s.Endpoint, "store_endpoint": s.StoreEndpoint} {
+	for key, endpoint := range map[string]string{"endpoint": s.Endpoint, "store_endpoint": s.StoreEndpoint, "iam_endpoint": s.IAMEndpoint} {
 		if endpoint != "" && !plainURL(endpoint) {
 			bad(stsKey+"."+key, "want http(s)://host[:port], without user, query or fragment") // not repeated: it may hold a password
 		}
@@ -116,7 +125,11 @@ func (s stsConfig) check(d directoryConfig, bad func(key, format string, args ..
 	if _, err := s.handOvers(); err != nil {
 		bad(stsKey, "%v", err)
 	}
-	if err := s.vendor(d, nil, awssts.Observer{}).Check(); err != nil {
+	c := s.vendor(d, nil, awssts.Observer{})
+	if s.Revocation != noRevocation {
+		c.Revocation = s.revocation(d, nil, "unopened")
+	}
+	if err := c.Check(); err != nil {
 		bad(stsKey, "%v", err)
 	}
 }
@@ -192,6 +205,25 @@ func (s stsConfig) vendor(d directoryConfig, keys aws.CredentialsProvider, o aws
 	return c
 }
 
+// revocation configures ending keys early.
+func (s stsConfig) revocation(d directoryConfig, keys aws.CredentialsProvider, dataDir string) awssts.Revocation {
+	region := s.Region
+	if region == "" {
+		region = d.S3.Region
+	}
+	options := iam.Options{Region: region, Credentials: keys}
+	for _, endpoint := range []string{s.IAMEndpoint, s.stsEndpoint(d.S3)} {
+		if endpoint != "" {
+			options.BaseEndpoint = &endpoint
+			break
+		}
+	}
+	return awssts.Revocation{
+		Kind: awssts.RevocationKind(s.Revocation), IAM: iam.New(options), PolicyName: s.RevocationPolicy,
+		Journal: filepath.Join(dataDir, "revoked.json"),
+	}
+}
+
 // keys are what the broker calls STS with.
 func (s stsConfig) keys(ctx context.Context, store s3Config) (aws.CredentialsProvider, error) {
 	if s.WebIdentityTokenFile != "" {
@@ -243,7 +275,18 @@ func openVendor(ctx context.Context, c config, objects objstore.Store, o awssts.
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", stsKey, err)
 	}
-	v, err := awssts.Open(ctx, s.vendor(d, keys, o))
+	vc := s.vendor(d, keys, o)
+	if s.Revocation != noRevocation {
+		if s.WebIdentityTokenFile != "" { // IAM takes no such identity
+			own, err := d.S3.credentials(ctx)
+			if err != nil {
+				return nil, fmt.Errorf("%s.revocation: %w", stsKey, err)
+			}
+			keys = aws.NewCredentialsCache(own)
+		}
+		vc.Revocation = s.revocation(d, keys, c.DataDir)
+	}
+	v, err := awssts.Open(ctx, vc)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", stsKey, err)
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -62,6 +63,11 @@ func TestVendingThatCannotWorkIsRefusedByKey(t *testing.T) {
 		{"an unknown tag", func(_ *config, s *stsConfig) { s.Tags = []string{"x"} }, "unknown session tag"},
 		{"an unknown hand-over", func(_ *config, s *stsConfig) { s.HandOver = "hope" }, `hand-over "hope" is none of`},
 		{"a hand-over without keys", func(_ *config, s *stsConfig) { s.HandOver = "same" }, "hand_over same would vend no keys"},
+		{"a revocation of another kind", func(_ *config, s *stsConfig) { s.Revocation = "hope" }, `revocation "hope"`},
+		{"a revocation by nothing", func(_ *config, s *stsConfig) { s.Revocation = "source_identity" }, "needs source identities"},
+		{"a revocation by source identity", func(_ *config, s *stsConfig) { s.Revocation, s.SourceIdentity = "source_identity", true }, ""},
+		{"a revocation by issue time", func(_ *config, s *stsConfig) { s.Revocation = "token_issue_time" }, ""},
+		{"a revocation policy with a slash", func(_ *config, s *stsConfig) { s.Revocation, s.RevocationPolicy = "token_issue_time", "a/b" }, "policy name"},
 		{"a KMS alias for the store", func(c *config, _ *stsConfig) { c.Target.Directory.S3.KMSKeyID = "alias/lake" }, "credentials.sts.kms_key_arn: is required"},
 		{"a KMS alias and its ARN", func(c *config, s *stsConfig) {
 			c.Target.Directory.S3.KMSKeyID, s.KMSKeyARN = "alias/lake", "arn:aws:kms:us-east-1:000000000000:key/x"
@@ -164,6 +170,7 @@ func TestKeysAreVendedOnlyAfterTheStoreWasProved(t *testing.T) {
 	}{
 		{"SeaweedFS", env.SeaweedFS, "    identity: any\n    plain_policies: true\n", ""},
 		{"MiniStack", env.MiniStack, "    identity: any\n", ""},
+		{"a revocation without the right to it", env.MiniStack, "    identity: any\n    revocation: token_issue_time\n", "policy sluice-revoked of role BulkWriter"},
 		{"SeaweedFS, which refuses NotResource", env.SeaweedFS, "    identity: any\n", "plain policies"},
 		{"another identity", env.SeaweedFS, "    identity: arn:aws:iam::000000000000:user/somebody\n    plain_policies: true\n", "configured is"},
 	} {
@@ -303,7 +310,7 @@ func TestSigningIsRefusedWhereTheStoreObeysWhatWasNotSigned(t *testing.T) {
 
 func TestForeignErrorCodesMakeNoSeries(t *testing.T) {
 	reg := prometheus.NewRegistry()
-	o := stsMetrics(reg)
+	o := stsMetrics(reg, slog.New(slog.DiscardHandler))
 	for i := range 100 {
 		o.Call(awssts.Call{Operation: "AssumeRole", Code: fmt.Sprintf("Odd%d", i), PackedPolicySize: 40, TokenUtilization: -1})
 	}

@@ -144,7 +144,8 @@ func (s *service) vend(ctx context.Context, c config, log *slog.Logger, objects 
 	if !c.Credentials.STS.Enabled {
 		return nil
 	}
-	v, err := openVendor(ctx, c, objects, stsMetrics(s.reg), log.With("part", "sts"))
+	log = log.With("part", "sts")
+	v, err := openVendor(ctx, c, objects, stsMetrics(s.reg, log), log)
 	if err != nil {
 		return err
 	}

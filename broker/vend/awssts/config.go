@@ -73,6 +73,9 @@ type Observer struct {
 	Call func(Call)
 	// Lookup is called once for every request that reached the cache.
 	Lookup func(Lookup)
+	// Revoked is called after every attempt to put revocations into effect. An error
+	// means that keys live which should not: it must be loud.
+	Revoked func(Revoked)
 }
 
 // Call describes one call of STS.
@@ -145,6 +148,8 @@ type Config struct {
 	// 0 = 0.2. Jitter varies it by that share of itself, both ways; 0 = 0.25.
 	RefreshShare, Jitter float64
 
+	Revocation Revocation // the zero value ends no keys early
+
 	Observer Observer
 	Now      func() time.Time // nil = time.Now
 	Random   func() float64   // in [0, 1), for jitter; nil = math/rand
@@ -187,7 +192,7 @@ func (c *Config) check() error {
 	if c.Random == nil {
 		c.Random = rand.Float64
 	}
-	return errors.Join(c.checkProvider(), c.checkLimits())
+	return errors.Join(c.checkProvider(), c.checkLimits(), c.Revocation.check(c))
 }
 
 func (c *Config) checkProvider() error {

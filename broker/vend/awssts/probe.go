@@ -147,7 +147,7 @@ func (p *probe) vend(ctx context.Context, access vend.Access, dirs ...string) ([
 		}
 		r.Locations = append(r.Locations, vend.Location{Bucket: p.c.Bucket, Prefix: prefix, Access: access})
 	}
-	defer p.v.Invalidate(id)
+	defer p.v.cache.invalidate(id) // not Invalidate, which would revoke
 	a, err := p.v.Vend(ctx, r)
 	return a.Credentials, err
 }
