@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -41,6 +42,10 @@ func wireSession(s session.Session) v1.Session {
 		State: s.State.String(), Phase: string(s.Phase()), Buckets: len(s.SnapshotIDs), Creator: s.Creator.Subject,
 		Created: s.Created, Updated: s.Updated, BuildDeadline: s.BuildDeadline,
 		DecisionDeadline: s.DecisionDeadline, ResultExpires: s.ResultExpires, ValidationError: s.ValidationError,
+	}
+	w.HandOver, w.KeysLiveUntil = string(cmp.Or(s.HandOver, session.HandOverSame)), s.KeysAliveUntil
+	if v := s.Verification; v != nil {
+		w.Verification = &v1.Verification{Due: v.Due, Done: v.Done, Error: v.Error}
 	}
 	if m := s.Manifest; m != nil {
 		w.Manifest = &v1.ObjectRef{Path: m.Path, Length: m.Length, SHA256: m.SHA256}

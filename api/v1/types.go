@@ -234,6 +234,14 @@ type StorageCredential struct {
 	Config map[string]string `json:"config"` // holds secrets
 }
 
+// String names the place and hides the keys.
+func (c StorageCredential) String() string {
+	return fmt.Sprintf("keys for %s with %d properties", c.Prefix, len(c.Config))
+}
+
+// GoString implements fmt.GoStringer.
+func (c StorageCredential) GoString() string { return c.String() }
+
 // AWSCredentials answers GET /v1/aws/credentials in the shape that the AWS SDKs'
 // container provider reads, and is what credential_process prints with Version 1.
 type AWSCredentials struct {
@@ -244,6 +252,14 @@ type AWSCredentials struct {
 	SessionToken    string    `json:"SessionToken,omitempty"` // credential_process
 	Expiration      time.Time `json:"Expiration"`
 }
+
+// String hides the keys.
+func (c AWSCredentials) String() string {
+	return fmt.Sprintf("keys %s until %s", c.AccessKeyID, c.Expiration.Format(time.RFC3339))
+}
+
+// GoString implements fmt.GoStringer.
+func (c AWSCredentials) GoString() string { return c.String() }
 
 // AWSError is an error in the shape that the AWS SDKs' container provider reads.
 type AWSError struct {

@@ -9,12 +9,17 @@ package target
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
 )
+
+// ErrDamaged: something that must be stored for a target is not there, so that what
+// was published cannot be known. The error names the object and what to do.
+var ErrDamaged = errors.New("the target is damaged")
 
 // Capabilities are facts about a driver that shape a session's plan.
 type Capabilities struct {

@@ -19,8 +19,8 @@ import (
 const graceAfterDeadline = 7 * 24 * time.Hour
 
 // ErrNoFence is the damage of a target that is registered without its fence object.
-// The error names the object.
-var ErrNoFence = errors.New("the fence object of a registered target is missing")
+// The error names the object. It matches target.ErrDamaged.
+var ErrNoFence = fmt.Errorf("%w: its fence object is missing", target.ErrDamaged)
 
 // errMissing is what changes of a fence return when there is none. explain makes of
 // it what it means for the caller.
