@@ -23,10 +23,10 @@ var ErrDamaged = errors.New("the target is damaged")
 
 // Capabilities are facts about a driver that shape a session's plan.
 type Capabilities struct {
-	Name        string           // "directory", "fluss"
-	LogOffset   string           // session.Plan.LogOffset
-	Publication string           // session.Plan.Publication
-	HandOver    session.HandOver // what the driver assumes between freeze and publication
+	Name        string             // "directory", "fluss"
+	LogOffset   string             // session.Plan.LogOffset
+	Publication string             // session.Plan.Publication
+	HandOvers   []session.HandOver // those Begin can plan
 }
 
 // Table is a table as the driver knows it.
@@ -82,7 +82,7 @@ type Driver interface {
 	Resolve(ctx context.Context, t session.Target) (Resolved, error)
 
 	// Begin fences the target for the session (epoch and id from s), proves it
-	// empty and freezes it. Idempotent per session id. session.ErrTargetOwned
+	// empty and freezes it, with a plan for the session's hand-over. Idempotent per session id. session.ErrTargetOwned
 	// when another session holds the fence, session.ErrTargetNotEmpty when there
 	// is content, session.ErrStaleEpoch when the fence is at or above s.Epoch.
 	Begin(ctx context.Context, s session.Session) (Frozen, error)
