@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
@@ -17,6 +18,13 @@ import (
 type credentialsConfig struct {
 	Sign signConfig `yaml:"sign"`
 	STS  stsConfig  `yaml:"sts"`
+}
+
+// warn tells of endpoints of credentials that are spoken to in plain text.
+func (c credentialsConfig) warn(log *slog.Logger) {
+	warnPlain(log, "credentials.sign.endpoint", c.Sign.Endpoint, "signed requests can be sent again by whoever sees them, until they expire")
+	warnPlain(log, "credentials.sts.endpoint", c.STS.Endpoint, "keys are readable on the network")
+	warnPlain(log, "credentials.sts.store_endpoint", c.STS.StoreEndpoint, "session tokens and objects are readable on the network")
 }
 
 // signConfig is POST /v1/sign.

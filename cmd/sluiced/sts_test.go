@@ -325,3 +325,15 @@ func TestForeignErrorCodesMakeNoSeries(t *testing.T) {
 		}
 	}
 }
+
+func TestPlainEndpointsOffLoopbackAreToldAloud(t *testing.T) {
+	var out bytes.Buffer
+	log := slog.New(slog.NewTextHandler(&out, nil))
+	credentialsConfig{
+		Sign: signConfig{Endpoint: "http://127.0.0.1:9"},
+		STS:  stsConfig{Endpoint: "http://sts.example:9000", StoreEndpoint: "https://store.example"},
+	}.warn(log)
+	if text := out.String(); strings.Count(text, "plain http") != 1 || !strings.Contains(text, "credentials.sts.endpoint") || !strings.Contains(text, "sts.example") {
+		t.Error(text)
+	}
+}
