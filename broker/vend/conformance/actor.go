@@ -47,7 +47,7 @@ func keysOf(c vend.Credential) aws.Credentials {
 func (s *site) vend(ctx context.Context, v vend.Vendor, access vend.Access, sessionName string, prefixes ...string) (vend.Answer, error) {
 	r := vend.Request{
 		Principal: session.Principal{Issuer: "sluice", Subject: "doctor"}, Session: sessionName, Epoch: 1, PolicyRevision: "doctor",
-		DecisionID: sessionName, Deadline: time.Now().Add(time.Hour),
+		DecisionID: sessionName, MaxTTL: s.c.KeyLife, Deadline: time.Now().Add(s.c.KeyLife + time.Minute),
 	}
 	for _, p := range prefixes {
 		prefix, err := scope.ParsePrefix(p)

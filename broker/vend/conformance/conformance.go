@@ -66,6 +66,9 @@ type Config struct {
 	// Quick leaves out all but what takes a second or two: the way inside works, and its
 	// nearest neighbours are closed.
 	Quick bool
+	// KeyLife is how long vended keys live, the shortest that the provider gives; 0 = 15
+	// min. They open what is gone when Run returns.
+	KeyLife time.Duration
 	// Timeout of one request; 0 = 20 s.
 	Timeout time.Duration
 	// Done is told each result as it is found; may be nil.
@@ -125,16 +128,16 @@ func passed(format string, a ...any) finding  { return finding{Pass, fmt.Sprintf
 func failed(format string, a ...any) finding  { return finding{Fail, fmt.Sprintf(format, a...)} }
 func skipped(format string, a ...any) finding { return finding{Skipped, fmt.Sprintf(format, a...)} }
 
-// Check describes one row of the matrix, for documentation.
+// Check describes one row of the matrix.
 type Check struct {
-	Mode     Mode
-	Name     string
-	Attempts string
-	Must     string
+	Mode     Mode   `json:"mode"`
+	Name     string `json:"name"`
+	Attempts string `json:"attempts"`
+	Must     string `json:"must"` // come of it
 	// Lax is empty for a check whose failure costs its mode the trust; else it is what is
 	// done about the failure.
-	Lax   string
-	Quick bool // see Config.Quick
+	Lax   string `json:"lax,omitempty"`
+	Quick bool   `json:"quick"` // see Config.Quick
 }
 
 // Checks lists the matrix in the order in which Run goes through it.
@@ -235,6 +238,9 @@ func (c *Config) complete() error {
 	}
 	if c.Timeout == 0 {
 		c.Timeout = 20 * time.Second
+	}
+	if c.KeyLife == 0 {
+		c.KeyLife = 15 * time.Minute
 	}
 	return nil
 }

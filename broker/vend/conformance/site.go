@@ -247,19 +247,29 @@ func (s *site) cleanUp(ctx context.Context) (left []string) {
 		if bucket == "" {
 			continue
 		}
-		errs := errors.Join(s.abortUploads(ctx, bucket), s.removeVersions(ctx, bucket), s.removeObjects(ctx, bucket))
-		var keys []string
-		if err := s.list(ctx, bucket, func(key, _ string) { keys = append(keys, key) }); err != nil {
-			errs = errors.Join(errs, err)
-		}
-		for _, key := range keys {
-			left = append(left, "s3://"+bucket+"/"+key)
-		}
-		if errs != nil {
-			left = append(left, fmt.Sprintf("perhaps something below s3://%s/%s/: %v", bucket, s.root, errs))
+		if what := s.cleanBucket(ctx, bucket); what != "" {
+			left = append(left, what)
 		}
 	}
 	return left
+}
+
+// cleanBucket returns what may be left, "" for nothing.
+func (s *site) cleanBucket(ctx context.Context, bucket string) string {
+	err := errors.Join(s.abortUploads(ctx, bucket), s.removeVersions(ctx, bucket), s.removeObjects(ctx, bucket))
+	n := 0
+	err = errors.Join(err, s.list(ctx, bucket, func(string, string) { n++ }))
+	first := "" // the others are of the same cause, as a rule
+	if err != nil {
+		first, _, _ = strings.Cut(": "+err.Error(), "\n")
+	}
+	switch {
+	case n > 0:
+		return fmt.Sprintf("%d objects below s3://%s/%s/%s", n, bucket, s.root, first)
+	case err != nil:
+		return fmt.Sprintf("perhaps something below s3://%s/%s/%s", bucket, s.root, first)
+	}
+	return ""
 }
 
 func (s *site) removeObjects(ctx context.Context, bucket string) error {
@@ -356,12 +366,12 @@ func s3Error(err error) error {
 	var status interface{ HTTPStatusCode() int }
 	var api smithy.APIError
 	switch {
-	case errors.As(err, &api) && errors.As(err, &status):
-		return &storeError{api.ErrorCode(), status.HTTPStatusCode()}
-	case errors.As(err, &api):
-		return &storeError{api.ErrorCode(), 0}
-	case errors.As(err, &status):
-		return &storeError{"", status.HTTPStatusCode()}
+	case errors.As(err, &status) && status.HTTPStatusCode() != 0: // 0: nothing was answered
+		e := &storeError{status: status.HTTPStatusCode()}
+		if errors.As(err, &api) {
+			e.code = api.ErrorCode()
+		}
+		return e
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return err
 	}
