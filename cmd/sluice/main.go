@@ -83,7 +83,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input data, 4 denied, 5 not f
 	root.SetErr(g.stderr)
 	g.addFlags(root.PersistentFlags())
 	root.AddCommand(newTableCommand(g), newSessionCommand(g), newLoadCommand(g), newBuildCommand(g), newScanCommand(g),
-		newSnapshotsCommand(g), newTokenCommand(g), newPolicyCommand(g), newVersionCommand(g))
+		newSnapshotsCommand(g), newTokenCommand(g), newDoctorCommand(g), newPolicyCommand(g), newVersionCommand(g))
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 	}
