@@ -91,7 +91,7 @@ func (c *Client) store(tokens client.TokenSource, p place) (store, error) {
 		return &keyedStore{s, keys}, nil
 	case Sign:
 		if p.signedURL == "" {
-			return nil, errors.New("the server signs no requests to the object store (Config.Credentials): use the gateway")
+			return nil, badRequest("the server signs no requests to the object store: use the gateway")
 		}
 		s, err := c.api.SignedObjects(tokens, p.remoteDir, p.signedURL)
 		return tokenStore{s}, err

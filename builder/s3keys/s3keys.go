@@ -75,7 +75,7 @@ func split(uri string) (bucket, key string, err error) {
 	rest, ok := strings.CutPrefix(uri, "s3://")
 	bucket, key, _ = strings.Cut(rest, "/")
 	if !ok || bucket == "" {
-		return "", "", fmt.Errorf("%q does not lie in an S3 store: keys of the store are of no use there", uri)
+		return "", "", fmt.Errorf("%w: %q does not lie in an S3 store: use the gateway", builder.ErrRequest, uri)
 	}
 	return bucket, key, nil
 }
@@ -253,8 +253,10 @@ func (r *ring) Retrieve(ctx context.Context) (aws.Credentials, error) {
 	if now := time.Now(); !until.After(now) {
 		until = now.Add(lookAgain)
 	}
-	if k.ExpiresAt.Before(until) {
-		until = k.ExpiresAt
+	for _, end := range []time.Time{k.ExpiresAt, c.ExpiresAt} {
+		if end.Before(until) {
+			until = end
+		}
 	}
 	return aws.Credentials{
 		AccessKeyID: k.AccessKeyID, SecretAccessKey: k.SecretAccessKey.Reveal(), SessionToken: k.SessionToken.Reveal(),
