@@ -95,8 +95,8 @@ func (l Location) String() string {
 // Request asks for a credential under a stored grant.
 type Request struct {
 	Principal      session.Principal
-	Session        string // id
-	Epoch          int64
+	Session        string // id; for reading without a session, the id of the grant
+	Epoch          int64  // for reading without a session, 1
 	PolicyRevision string
 	DecisionID     string // of the grant; the provider's own log carries it
 	Locations      []Location
