@@ -136,16 +136,16 @@ func (s *Server) vendError(err error) error {
 	}
 	var ways []string
 	if s.gateway {
-		ways = append(ways, "/v1/objects/ takes and gives the same objects")
+		ways = append(ways, "the gateway /v1/objects/")
 	}
 	if s.signer != nil {
-		ways = append(ways, "POST /v1/sign signs requests to the store")
+		ways = append(ways, "signed requests by POST /v1/sign")
 	}
-	detail := "no keys are vended here"
+	detail := err.Error()
 	if len(ways) > 0 {
-		detail += ": " + strings.Join(ways, ", ")
+		detail += "; this server has " + strings.Join(ways, " and ")
 	}
-	return &httpError{status: http.StatusConflict, code: v1.CodeCredentialsNotOffered, detail: detail + "; begin with a hand_over that expects keys where the server offers one", cause: err}
+	return &httpError{status: http.StatusConflict, code: v1.CodeCredentialsNotOffered, detail: detail, cause: err}
 }
 
 // writeKeys answers with keys. Nothing may keep them, so the header that every

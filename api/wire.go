@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -43,7 +42,7 @@ func wireSession(s session.Session) v1.Session {
 		Created: s.Created, Updated: s.Updated, BuildDeadline: s.BuildDeadline,
 		DecisionDeadline: s.DecisionDeadline, ResultExpires: s.ResultExpires, ValidationError: s.ValidationError,
 	}
-	w.HandOver, w.KeysLiveUntil = string(cmp.Or(s.HandOver, session.HandOverSame)), s.KeysAliveUntil
+	w.HandOver, w.KeysLiveUntil = string(s.HandOver.Effective()), s.KeysAliveUntil
 	if v := s.Verification; v != nil {
 		w.Verification = &v1.Verification{Due: v.Due, Done: v.Done, Error: v.Error}
 	}
