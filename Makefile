@@ -21,7 +21,7 @@ build: ## build bin/sluiced and bin/sluice
 demo: build ## load 135,233 places through a real sluiced and read them back (DEMO_DIR=path KEEP=1 keep its files)
 	$(GO) run ./test/demo -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
-demo-s3: build ## the same with the warehouse on an S3 server that it installs, starts and stops (needs python3 and pip)
+demo-s3: build ## the same on an S3 server that it installs, starts and stops, by gateway, sign and sts (needs python3 and pip)
 	$(GO) run ./test/demo -s3 -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
 # Prints one line per package, and at the end every skipped test with its reason.
