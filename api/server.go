@@ -73,8 +73,8 @@ type Limits struct {
 	MaxConcurrent, MaxQueue               int
 	MaxConcurrentObjects, MaxQueueObjects int // 128 and 512
 	MaxConcurrentCommits, MaxQueueCommits int // 32 and 128
-	MaxConcurrentVends, MaxQueueVends     int // requests for keys; 256 and 1024
-	MaxConcurrentSigns, MaxQueueSigns     int // 256 and 1024
+	MaxConcurrentVends, MaxQueueVends     int // requests for keys; as MaxConcurrent and MaxQueue
+	MaxConcurrentSigns, MaxQueueSigns     int // as MaxConcurrent and MaxQueue
 	QueueTimeout                          time.Duration
 	MaxSigned                             int64         // content of one signed request, bytes; 5 GiB
 	MaxBody                               int64         // JSON body, bytes; 1 MiB
@@ -111,10 +111,10 @@ func (l Limits) withDefaults() Limits {
 	number(&l.MaxQueueObjects, 512)
 	number(&l.MaxConcurrentCommits, 32)
 	number(&l.MaxQueueCommits, 128)
-	number(&l.MaxConcurrentVends, 256)
-	number(&l.MaxQueueVends, 1024)
-	number(&l.MaxConcurrentSigns, 256)
-	number(&l.MaxQueueSigns, 1024)
+	number(&l.MaxConcurrentVends, l.MaxConcurrent)
+	number(&l.MaxQueueVends, l.MaxQueue)
+	number(&l.MaxConcurrentSigns, l.MaxConcurrent)
+	number(&l.MaxQueueSigns, l.MaxQueue)
 	wait(&l.QueueTimeout, 10*time.Second)
 	size(&l.MaxSigned, 5<<30)
 	size(&l.MaxBody, 1<<20)
