@@ -6,7 +6,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/vend/awssts"
+	"github.com/fluss-sluice/sluice/session"
 )
 
 // stsCodes are the error codes that get a label of their own. Others are "other":
@@ -74,6 +76,35 @@ func stsMetrics(reg *prometheus.Registry, log *slog.Logger) awssts.Observer {
 				return
 			}
 			revoked.Set(float64(r.Sessions))
+		},
+	}
+}
+
+// brokerMetrics registers the metrics of commits whose keys outlive the freeze and
+// returns what fills them.
+func brokerMetrics(reg *prometheus.Registry) broker.Observer {
+	objects := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_commit_copied_objects_total", Help: "Objects that commits with hand-over copy copied to their final place.",
+	})
+	bytes := prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "sluice_commit_copied_bytes_total", Help: "Their bytes.",
+	})
+	verified := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "sluice_verifications_total", Help: "Second looks at what was published with hand-over verify: same, or differs from what was published.",
+	}, []string{"outcome"})
+	reg.MustRegister(objects, bytes, verified)
+	same, differ := verified.WithLabelValues("same"), verified.WithLabelValues("differs")
+	return broker.Observer{
+		Copied: func(n, size int64) {
+			objects.Add(float64(n))
+			bytes.Add(float64(size))
+		},
+		Verified: func(_ session.Session, differs bool) {
+			if differs {
+				differ.Inc()
+			} else {
+				same.Inc()
+			}
 		},
 	}
 }

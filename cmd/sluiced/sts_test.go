@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -335,5 +336,35 @@ func TestPlainEndpointsOffLoopbackAreToldAloud(t *testing.T) {
 	}.warn(log)
 	if text := out.String(); strings.Count(text, "plain http") != 1 || !strings.Contains(text, "credentials.sts.endpoint") || !strings.Contains(text, "sts.example") {
 		t.Error(text)
+	}
+}
+
+func TestVerificationsThatDifferAreCounted(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	o := brokerMetrics(reg)
+	o.Copied(3, 500)
+	o.Verified(session.Session{}, true)
+	o.Verified(session.Session{}, false)
+	o.Verified(session.Session{}, false)
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += "/" + l.GetValue()
+			}
+			got[name] = m.GetCounter().GetValue()
+		}
+	}
+	want := map[string]float64{
+		"sluice_commit_copied_objects_total": 3, "sluice_commit_copied_bytes_total": 500,
+		"sluice_verifications_total/differs": 1, "sluice_verifications_total/same": 2,
+	}
+	if !maps.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }

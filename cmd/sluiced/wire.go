@@ -125,7 +125,7 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 	bc := broker.Config{
 		Store: store, Driver: driver, Policy: s.policy, Tokens: issuer, Audit: trail, Limits: c.sessionLimits(),
 		Logger: log.With("part", "broker"), MaxConcurrentCommits: c.Limits.ConcurrentCommits,
-		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval,
+		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval, Observer: brokerMetrics(s.reg),
 	}
 	if err := s.vend(ctx, c, log, objects, &bc); err != nil {
 		return nil, err
