@@ -8,7 +8,7 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build demo demo-s3 test test-race bench lint fuzz clean help
+.PHONY: all build demo demo-s3 test test-race test-stores-full bench lint fuzz clean help
 
 all: build
 
@@ -33,6 +33,9 @@ test: ## run every test; those that need a missing tool say so and are skipped
 
 test-race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GOTESTSUM) -- -race ./...
+
+test-stores-full: ## the store tests, against a Ceph RGW as well (Debian: apt-get install radosgw ceph-mon ceph-osd ceph-mgr ceph-common)
+	SLUICE_STORES_FULL=1 SLUICE_REQUIRE_TOOLS=1 $(GO) test -count=1 ./broker/vend/... ./test/env
 
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench

@@ -242,7 +242,7 @@ func assumedAgain(ctx context.Context, s *site) finding {
 	var refused *storeError
 	switch {
 	case err == nil:
-		return failed("the whole role was got from keys for one prefix: let the role's trust policy name the broker alone, and deny sts:AssumeRole to the role")
+		return failed("the whole role was got from keys for one prefix; if the role's trust policy names more than sluiced itself, narrow it")
 	case errors.As(err, &refused) && refused.status >= 400 && refused.status < 500:
 		return passed("%v", err)
 	}
