@@ -25,6 +25,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/vend"
@@ -32,6 +33,7 @@ import (
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/credential"
+	"github.com/fluss-sluice/sluice/session/scope"
 )
 
 // The canaries are the secrets of vended keys.
@@ -244,12 +246,19 @@ func TestKeysInThreeShapes(t *testing.T) {
 }
 
 func TestTheEntryOfAPlaceIsTheOneThatWrites(t *testing.T) {
-	v := newVending(t)
-	v.vendor.set(func(x *vendor) { x.sets = 2 })
-	v.token = v.exchange("worker", v.bc.Handle.BulkLoadID, "bucket:0:read", "bucket:0:write").Secret
-	got := decodeAs[v1.StorageCredentials](t, v.get("/v1/credentials?format=iceberg")).StorageCredentials
-	if len(got) != 1 || got[0].Prefix != v.bc.Plan.UploadRoot+"/0/snap-0/" {
-		t.Errorf("%+v", got)
+	key := func(id string, access vend.Access) vend.Credential {
+		prefix, err := scope.ParsePrefix("t/1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return vend.Credential{AccessKeyID: id, Locations: []vend.Location{{Bucket: "lake", Prefix: prefix, Access: access}}}
+	}
+	read, write := key("reads", vend.Read), key("writes", vend.Write)
+	for name, keys := range map[string][]vend.Credential{"writing first": {write, read}, "reading first": {read, write}} {
+		got, err := new(Server).wireIceberg(broker.Credentials{Answer: vend.Answer{Credentials: keys}}, "")
+		if err != nil || len(got.StorageCredentials) != 1 || got.StorageCredentials[0].Prefix != "s3://lake/t/1/" || got.StorageCredentials[0].Config["s3.access-key-id"] != "writes" {
+			t.Errorf("%s: %+v %v", name, got.StorageCredentials, err)
+		}
 	}
 }
 
