@@ -58,6 +58,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
 )
@@ -85,8 +86,9 @@ type Config struct {
 	// services other than AWS need it.
 	PathStyle bool
 	// Credentials are mandatory: nothing is ever looked for. aws.AnonymousCredentials
-	// and those of package aws/config are ways to give them. The store caches them
-	// until they expire.
+	// and those of package aws/config are ways to give them. The store caches them until
+	// they expire; when the service says that they have, it asks once more for each
+	// request, and invalidates an aws.CredentialsCache first.
 	Credentials aws.CredentialsProvider
 	// Signer, when set, signs the requests instead of SigV4 with Credentials, which
 	// are only handed to it.
@@ -116,7 +118,7 @@ type Config struct {
 // Store implements objstore.Store. It is safe for concurrent use.
 type Store struct {
 	client    *awss3.Client
-	creds     aws.CredentialsProvider
+	creds     *keyring
 	bucket    string
 	prefix    string // "" or with a trailing slash
 	kmsKey    string
@@ -146,7 +148,7 @@ func Open(c Config) (*Store, error) {
 	s := &Store{
 		bucket: c.Bucket, prefix: c.Prefix, kmsKey: c.KMSKey, unordered: c.Unordered, partSize: c.PartSize, chunkSize: c.ChunkSize,
 		copySize: c.CopySize, readAhead: c.ReadAhead, attempts: c.Attempts, slots: make(chan struct{}, c.Concurrency),
-		backoff: retry.NewExponentialJitterBackoff(c.MaxBackoff), creds: aws.NewCredentialsCache(c.Credentials),
+		backoff: retry.NewExponentialJitterBackoff(c.MaxBackoff), creds: newKeyring(c.Credentials),
 	}
 	if s.prefix != "" {
 		s.prefix += "/"
@@ -157,7 +159,7 @@ func Open(c Config) (*Store, error) {
 	}
 	o := awss3.Options{
 		Region: c.Region, UsePathStyle: c.PathStyle, Credentials: s.creds, HTTPSignerV4: c.Signer,
-		HTTPClient: &stallClient{c.HTTPClient, c.Stall}, Retryer: newRetryer(c.Attempts, s.backoff),
+		APIOptions: []func(*middleware.Stack) error{s.creds.renewKeys}, HTTPClient: &stallClient{c.HTTPClient, c.Stall}, Retryer: newRetryer(c.Attempts, s.backoff),
 		Logger: logging.Nop{}, DisableMultiRegionAccessPoints: true, DisableS3ExpressSessionAuth: aws.Bool(true),
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,
