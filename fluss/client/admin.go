@@ -115,7 +115,20 @@ func (c *Client) CreateTable(ctx context.Context, path TablePath, table *schema.
 	}
 	ignore := bool(ifExists)
 	return c.fromCoordinator(ctx, flusspb.APICreateTable, ifExists.mode(),
-		&flusspb.CreateTableRequest{TablePath: path.wire(), TableJson: table.AppendJSON(nil), IgnoreIfExists: &ignore}, &flusspb.CreateTableResponse{})
+		&flusspb.CreateTableRequest{TablePath: path.wire(), TableJson: withBucketKey(table).AppendJSON(nil), IgnoreIfExists: &ignore}, &flusspb.CreateTableResponse{})
+}
+
+// withBucketKey spells out the default bucket key, without which 0.9.1 cannot read a
+// bucket count (seen: it answers CodeInvalidTable with a NullPointerException).
+func withBucketKey(t *schema.Table) *schema.Table {
+	if len(t.BucketKey) > 0 {
+		return t
+	}
+	spelled := *t
+	for _, i := range t.PhysicalPrimaryKey() {
+		spelled.BucketKey = append(spelled.BucketKey, t.Schema.Columns[i].Name)
+	}
+	return &spelled
 }
 
 // DropTable removes a table with its partitions, rows and snapshots.

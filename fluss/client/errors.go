@@ -3,6 +3,7 @@ package client
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
 )
@@ -29,7 +30,7 @@ var (
 // Error is a server's refusal of a call, or of one bucket of it.
 type Error struct {
 	Code    Code
-	Message string // the server's own words, may be empty
+	Message string // the server's own words, may be empty; often a Java stack trace
 	API     flusspb.API
 	Server  string // address
 	Bucket  string // what was refused, "" for the whole call
@@ -44,7 +45,8 @@ func (e *Error) Error() string {
 	if e.Message == "" {
 		return fmt.Sprintf("%s at %s: %s", what, e.Server, e.Code)
 	}
-	return fmt.Sprintf("%s at %s: %s: %s", what, e.Server, e.Code, e.Message)
+	words, _, _ := strings.Cut(e.Message, "\n")
+	return fmt.Sprintf("%s at %s: %s: %s", what, e.Server, e.Code, strings.TrimSpace(words))
 }
 
 // CodeOf returns the code of the *Error in err's chain, CodeNone when there is none.

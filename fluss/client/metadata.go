@@ -253,7 +253,24 @@ func (c *Client) fetchLayout(ctx context.Context, path TablePath, partition stri
 		}
 	}
 	c.meta.forgetLayout(layoutKey(path, partition))
-	return nil, err
+	return nil, c.explain(ctx, path, partition, err)
+}
+
+// explain finds out what CodeUnknownServerError means: the coordinator of 0.9.1
+// answers so when it is asked for the place of a table or partition that does not
+// exist.
+func (c *Client) explain(ctx context.Context, path TablePath, partition string, err error) error {
+	if CodeOf(err) != CodeUnknownServerError {
+		return err
+	}
+	var exists flusspb.TableExistsResponse
+	if e := c.askAround(ctx, flusspb.APITableExists, &flusspb.TableExistsRequest{TablePath: path.wire()}, &exists); e != nil {
+		return err
+	}
+	if !exists.GetExists() {
+		return missing(CodeTableNotExist, path.String())
+	}
+	return err
 }
 
 func (m *metadata) remember(l *layout) {

@@ -1,0 +1,462 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fluss-sluice/sluice/fluss/client"
+	"github.com/fluss-sluice/sluice/fluss/row"
+	"github.com/fluss-sluice/sluice/fluss/schema"
+)
+
+// dialLive connects to the running cluster that SLUICE_FLUSS_BOOTSTRAP names.
+func dialLive(t *testing.T) *client.Client {
+	t.Helper()
+	boot := os.Getenv("SLUICE_FLUSS_BOOTSTRAP")
+	if boot == "" {
+		t.Skip("no Fluss cluster: SLUICE_FLUSS_BOOTSTRAP names none (host:port of any of its servers)")
+	}
+	c, err := client.Dial(t.Context(), client.Config{Bootstrap: strings.Split(boot, ",")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func column(name, sql string) schema.Column {
+	typ, err := schema.ParseType(sql)
+	if err != nil {
+		panic(err)
+	}
+	return schema.Column{Name: name, Type: typ}
+}
+
+// makeTable creates a table of its own for a test.
+func makeTable(t *testing.T, c *client.Client, buckets int, partitionKey, primaryKey []string, columns ...schema.Column) client.TablePath {
+	t.Helper()
+	s, err := schema.New(columns, primaryKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := client.TablePath{Database: "fluss", Table: fmt.Sprintf("go_%d", time.Now().UnixNano())}
+	table := &schema.Table{Schema: s, PartitionKey: partitionKey, BucketCount: buckets}
+	if err := c.CreateTable(t.Context(), path, table, client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.DropTable(context.Background(), path, client.Ignore); err != nil {
+			t.Errorf("drop %s: %v", path, err)
+		}
+	})
+	return path
+}
+
+func wantCode(t *testing.T, what string, err error, want client.Code) {
+	t.Helper()
+	if got := client.CodeOf(err); got != want {
+		t.Errorf("%s: %v, want %v", what, err, want)
+	}
+}
+
+func must[T any](t *testing.T) func(T, error) T {
+	return func(v T, err error) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+}
+
+func TestLiveDatabasesTablesAndPartitions(t *testing.T) {
+	c, ctx := dialLive(t), t.Context()
+	db := fmt.Sprintf("go_%d", time.Now().UnixNano())
+	if err := c.CreateDatabase(ctx, db, client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	wantCode(t, "a database a second time", c.CreateDatabase(ctx, db, client.Refuse), client.CodeDatabaseAlreadyExist)
+	if err := c.CreateDatabase(ctx, db, client.Ignore); err != nil {
+		t.Error(err)
+	}
+	if !must[bool](t)(c.DatabaseExists(ctx, db)) {
+		t.Error("the database does not exist")
+	}
+	if info := must[client.DatabaseInfo](t)(c.DatabaseInfo(ctx, db)); time.Since(info.Created) > time.Hour {
+		t.Errorf("created at %v", info.Created)
+	}
+	if names := must[[]string](t)(c.Databases(ctx)); !contains(names, db) {
+		t.Errorf("%s is not among %v", db, names)
+	}
+	if err := c.DropDatabase(ctx, db, client.Refuse, client.OnlyEmpty); err != nil {
+		t.Error(err)
+	}
+	wantCode(t, "a database that is gone", c.DropDatabase(ctx, db, client.Refuse, client.OnlyEmpty), client.CodeDatabaseNotExist)
+	_, err := c.Tables(ctx, db)
+	wantCode(t, "tables of a database that is gone", err, client.CodeDatabaseNotExist)
+	err = nil
+
+	path := makeTable(t, c, 2, []string{"day"}, []string{"id", "day"}, column("id", "BIGINT"), column("day", "STRING"), column("v", "DOUBLE"))
+	if names := must[[]string](t)(c.Tables(ctx, "fluss")); !contains(names, path.Table) {
+		t.Errorf("%s is not among %v", path.Table, names)
+	}
+	info := must[*client.TableInfo](t)(c.TableInfo(ctx, path))
+	if info.Table.BucketCount != 2 || len(info.Table.PartitionKey) != 1 || info.SchemaID != 1 {
+		t.Errorf("%+v", info)
+	}
+	for _, day := range []string{"2026-01-02", "2026-01-01"} {
+		if err := c.CreatePartition(ctx, info, day, client.Refuse); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantCode(t, "a partition a second time", c.CreatePartition(ctx, info, "2026-01-01", client.Refuse), client.CodePartitionAlreadyExist)
+	parts := must[[]client.Partition](t)(c.Partitions(ctx, path))
+	if len(parts) != 2 || parts[0].Name != "2026-01-01" || parts[1].Values[0] != "2026-01-02" {
+		t.Errorf("%+v", parts)
+	}
+	p := must[client.Physical](t)(c.Resolve(ctx, path, "2026-01-01"))
+	if p.TableID != info.ID || *p.PartitionID != parts[0].ID {
+		t.Errorf("%v", p)
+	}
+	if err := c.DropPartition(ctx, info, "2026-01-01", client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	// The coordinator answers with the partition until it has taken it out of its own
+	// memory.
+	for deadline := time.Now().Add(time.Minute); err == nil && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		_, err = c.Resolve(ctx, path, "2026-01-01")
+	}
+	wantCode(t, "a partition that is gone", err, client.CodePartitionNotExist)
+	_, err = c.Resolve(ctx, client.TablePath{Database: "fluss", Table: "nope"}, "")
+	wantCode(t, "a table that never was", err, client.CodeTableNotExist)
+	_, err = c.Lookup(ctx, p, 0, [][]byte{{1}})
+	wantCode(t, "a row of a partition that is gone", err, client.CodePartitionNotExist)
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+func TestLiveRowsOfTwoSchemasAreReadBack(t *testing.T) {
+	c, ctx := dialLive(t), t.Context()
+	path := makeTable(t, c, 3, nil, []string{"id"}, column("id", "INT"), column("name", "STRING"))
+	old := must[*client.Table](t)(c.OpenTable(ctx, path))
+	for i := range int32(20) {
+		if err := old.Upsert(ctx, []row.Value{row.Int32(i), row.String(fmt.Sprint("row ", i))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.AddColumn(ctx, path, "extra", column("extra", "ARRAY<INT>").Type, "added"); err != nil {
+		t.Fatal(err)
+	}
+	table := must[*client.Table](t)(c.OpenTable(ctx, path))
+	if table.Info().SchemaID != 2 {
+		t.Fatalf("schema %d after a column was added", table.Info().SchemaID)
+	}
+	if err := table.Upsert(ctx, []row.Value{row.Int32(100), row.String("new"), row.Value{}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Delete(ctx, []row.Value{row.Int32(3), {}, {}}); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range map[int32]string{0: "row 0", 19: "row 19", 100: "new"} {
+		got := must[[]row.Value](t)(table.Get(ctx, []row.Value{row.Int32(i), {}, {}}))
+		if !row.EqualAll(got, []row.Value{row.Int32(i), row.String(want), {}}) {
+			t.Errorf("row %d: %v", i, got)
+		}
+	}
+	if got := must[[]row.Value](t)(table.Get(ctx, []row.Value{row.Int32(3), {}, {}})); got != nil {
+		t.Errorf("a deleted row: %v", got)
+	}
+	var scanned, counted, ends int64
+	p := must[client.Physical](t)(table.Partition(ctx, ""))
+	for b := range int32(3) {
+		scanned += int64(len(must[[][]row.Value](t)(table.Scan(ctx, "", b, 1000))))
+		counted += must[client.RowCount](t)(c.TableStats(ctx, p, b)).Rows
+		if one := must[[][]row.Value](t)(table.Scan(ctx, "", b, 1)); len(one) != 1 {
+			t.Errorf("bucket %d: %d rows for a limit of 1", b, len(one))
+		}
+	}
+	if scanned != 20 || counted != 20 {
+		t.Errorf("%d rows scanned, %d counted, want 20", scanned, counted)
+	}
+	buckets := []int32{0, 1, 2}
+	latest := must[[]int64](t)(c.ListOffsets(ctx, p, buckets, client.LatestOffset))
+	for i, end := range must[[]int64](t)(c.LogEnds(ctx, p, buckets)) {
+		ends += end
+		if latest[i] != end {
+			t.Errorf("bucket %d: high watermark %d, end %d", i, latest[i], end)
+		}
+	}
+	if ends != 22 { // 21 insertions, one deletion
+		t.Errorf("the logs hold %d records, want 22", ends)
+	}
+	for _, earliest := range must[[]int64](t)(c.ListOffsets(ctx, p, buckets, client.EarliestOffset)) {
+		if earliest != 0 {
+			t.Errorf("earliest offset %d", earliest)
+		}
+	}
+	log := must[client.LogBatch](t)(c.FetchLog(ctx, p, 0, 0, 1<<20, time.Second))
+	if log.HighWatermark != latest[0] || len(log.Records) == 0 {
+		t.Errorf("log: high watermark %d, want %d, %d bytes", log.HighWatermark, latest[0], len(log.Records))
+	}
+	if id := must[int64](t)(c.InitWriter(ctx, path)); id < 0 {
+		t.Errorf("writer id %d", id)
+	}
+	_, first, err := c.Schema(ctx, path, 1)
+	if err != nil || len(first.Columns) != 2 {
+		t.Errorf("schema 1: %v, %v", first, err)
+	}
+	_, _, err = c.Schema(ctx, path, 9)
+	wantCode(t, "a schema that is not there", err, client.CodeSchemaNotExist)
+}
+
+func TestLiveSnapshotsAndLeases(t *testing.T) {
+	c, ctx := dialLive(t), t.Context()
+	path := makeTable(t, c, 2, nil, []string{"id"}, column("id", "INT"), column("name", "STRING"))
+	table := must[*client.Table](t)(c.OpenTable(ctx, path))
+	before := must[client.KVSnapshots](t)(c.LatestKVSnapshots(ctx, path, ""))
+	if len(before.Buckets) != 2 || before.Buckets[0].Exists {
+		t.Fatalf("a new table: %+v", before)
+	}
+	for i := range int32(50) {
+		if err := table.Upsert(ctx, []row.Value{row.Int32(i), row.String("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, err := c.KVSnapshotMetadata(ctx, before.Physical.Bucket(0), 77)
+	wantCode(t, "a snapshot that is not there", err, client.CodeKVSnapshotNotExist)
+	_, err = c.LatestLakeSnapshot(ctx, path)
+	wantCode(t, "a lake snapshot of a table without", err, client.CodeLakeSnapshotNotExist)
+	_, err = c.ReadableLakeSnapshot(ctx, path)
+	wantCode(t, "a readable lake snapshot of a table without", err, client.CodeLakeSnapshotNotExist)
+	_, err = c.LatestKVSnapshots(ctx, path, "p")
+	wantCode(t, "a partition of a table without", err, client.CodeTableNotPartitioned)
+
+	snapshots := waitForSnapshots(t, c, path)
+	var refs []client.SnapshotRef
+	for _, b := range snapshots.Buckets {
+		ref := client.SnapshotRef{Bucket: snapshots.Physical.Bucket(b.Bucket), SnapshotID: b.ID}
+		refs = append(refs, ref)
+		m := must[client.KVSnapshotMetadata](t)(c.KVSnapshotMetadata(ctx, ref.Bucket, b.ID))
+		if m.LogOffset != b.LogOffset || len(m.Files) < 3 {
+			t.Errorf("snapshot %v: %+v", b, m)
+		}
+	}
+	lease := filepath.Base(t.Name()) + path.Table
+	for range 2 { // acquire, renew
+		if rest := must[[]client.SnapshotRef](t)(c.AcquireLease(ctx, lease, time.Minute, refs)); len(rest) != 0 {
+			t.Errorf("not leased: %v", rest)
+		}
+	}
+	if err := c.ReleaseLease(ctx, lease, []client.TableBucket{refs[0].Bucket}); err != nil {
+		t.Error(err)
+	}
+	if err := c.DropLease(ctx, lease); err != nil {
+		t.Error(err)
+	}
+	token := must[client.FileSystemToken](t)(c.FileSystemToken(ctx))
+	if token.Scheme == "" {
+		t.Error("a token without scheme")
+	}
+}
+
+// waitForSnapshots waits for the cluster's own snapshots, which it makes in an
+// interval of its own.
+func waitForSnapshots(t *testing.T, c *client.Client, path client.TablePath) client.KVSnapshots {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; {
+		s := must[client.KVSnapshots](t)(c.LatestKVSnapshots(t.Context(), path, ""))
+		missing := 0
+		for _, b := range s.Buckets {
+			if !b.Exists {
+				missing++
+			}
+		}
+		if missing == 0 {
+			return s
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%d buckets have no snapshot after two minutes", missing)
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+}
+
+// TestLiveBucketIsStoppedCommittedAndNotified walks through every call of a
+// publication in place, with a snapshot that the cluster made of another table.
+func TestLiveBucketIsStoppedCommittedAndNotified(t *testing.T) {
+	c, ctx := dialLive(t), t.Context()
+	columns := []schema.Column{column("id", "INT"), column("name", "STRING")}
+	from := makeTable(t, c, 1, nil, []string{"id"}, columns...)
+	source := must[*client.Table](t)(c.OpenTable(ctx, from))
+	var rows [][]row.Value
+	for i := range int32(100) {
+		rows = append(rows, []row.Value{row.Int32(i), row.String(fmt.Sprint("adopted ", i))})
+	}
+	if err := source.Upsert(ctx, rows...); err != nil {
+		t.Fatal(err)
+	}
+	made := waitForSnapshots(t, c, from)
+	files := must[client.KVSnapshotMetadata](t)(c.KVSnapshotMetadata(ctx, made.Physical.Bucket(0), made.Buckets[0].ID))
+
+	to := makeTable(t, c, 1, nil, []string{"id"}, columns...)
+	p, buckets, err := c.Buckets(ctx, to, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	bucket := waitForLeader(t, c, to, buckets[0])
+	if end := must[[]int64](t)(c.LogEnds(ctx, p, []int32{0})); end[0] != 0 {
+		t.Fatalf("a new bucket's log ends at %d", end[0])
+	}
+	metadata := copySnapshot(t, files, p)
+	epoch := must[int32](t)(c.Coordinator().Epoch(ctx))
+	release := must[client.Release](t)(c.Release(ctx))
+	bucketEpoch := findBucketEpoch(t, c, p.Bucket(0), bucket.LeaderEpoch, epoch, release)
+	if bucketEpoch != 0 {
+		t.Errorf("bucket epoch %d of a new bucket", bucketEpoch)
+	}
+
+	leader := c.Tablet(bucket.Leader)
+	if err := leader.StopReplica(ctx, epoch, p.Bucket(0), bucket.LeaderEpoch, client.DeleteLocal); err != nil {
+		t.Fatal(err)
+	}
+	_, err = leader.LogEnd(ctx, p, 0)
+	if code := client.CodeOf(err); code != client.CodeNotLeaderOrFollower && code != client.CodeUnknownTableOrBucket {
+		t.Errorf("a stopped bucket answered %v", err)
+	}
+	if err := c.Coordinator().CommitKVSnapshot(ctx, metadata, epoch, bucket.LeaderEpoch); err != nil {
+		t.Fatal(err)
+	}
+	lookups := make(chan error, 1)
+	go func() { // a reader rides through the window
+		opened, err := c.OpenTable(ctx, to)
+		if err == nil {
+			_, err = opened.Get(ctx, rows[7])
+		}
+		lookups <- err
+	}()
+	err = leader.NotifyLeaderAndISR(ctx, epoch, client.LeaderAndISR{
+		Physical: p, Bucket: 0, Leader: bucket.Leader, LeaderEpoch: bucket.LeaderEpoch, BucketEpoch: bucketEpoch,
+		Replicas: bucket.Replicas, ISR: bucket.Replicas,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-lookups; err != nil {
+		t.Errorf("a look-up during the window: %v", err)
+	}
+	target := must[*client.Table](t)(c.OpenTable(ctx, to))
+	for _, want := range rows {
+		if got := must[[]row.Value](t)(target.Get(ctx, want)); !row.EqualAll(got, want) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	}
+	if n := must[client.RowCount](t)(c.TableStats(ctx, p, 0)); n.Known && n.Rows != int64(len(rows)) {
+		t.Errorf("%d rows are counted", n.Rows)
+	}
+	after := must[client.KVSnapshots](t)(c.LatestKVSnapshots(ctx, to, ""))
+	if !after.Buckets[0].Exists || after.Buckets[0].ID != 0 {
+		t.Errorf("snapshots after the adoption: %+v", after)
+	}
+	wantCode(t, "an offset for a leader", leader.NotifyKVSnapshotOffset(ctx, epoch, p.Bucket(0), 0), client.CodeNone)
+}
+
+func waitForLeader(t *testing.T, c *client.Client, path client.TablePath, b client.Bucket) client.Bucket {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); b.Leader < 0; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("no leader after a minute")
+		}
+		_, buckets, err := c.Buckets(t.Context(), path, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		b = buckets[0]
+	}
+	return b
+}
+
+// findBucketEpoch asks for changes that can only be refused.
+func findBucketEpoch(t *testing.T, c *client.Client, b client.TableBucket, leaderEpoch, coordinatorEpoch int32, release client.Release) int32 {
+	t.Helper()
+	for epoch := range int32(100) {
+		err := c.Coordinator().AdjustISR(t.Context(), 9999, client.ISRChange{
+			Bucket: b, LeaderEpoch: leaderEpoch, ISR: []int32{9998}, CoordinatorEpoch: coordinatorEpoch, BucketEpoch: epoch,
+		})
+		switch client.CodeOf(err) {
+		case client.CodeInvalidUpdateVersion:
+		case release.AdjustISREqual():
+			wantCode(t, "a bucket epoch that is too high", c.Coordinator().AdjustISR(t.Context(), 9999, client.ISRChange{
+				Bucket: b, LeaderEpoch: leaderEpoch, ISR: []int32{9998}, CoordinatorEpoch: coordinatorEpoch, BucketEpoch: epoch + 1,
+			}), client.CodeInvalidCoordinator)
+			return epoch
+		default:
+			t.Fatalf("bucket epoch %d: %v", epoch, err)
+		}
+	}
+	t.Fatal("no bucket epoch below 100")
+	return 0
+}
+
+// copySnapshot copies a snapshot's files beside them, for another table, and returns
+// its _METADATA.
+func copySnapshot(t *testing.T, m client.KVSnapshotMetadata, p client.Physical) []byte {
+	t.Helper()
+	dir := t.TempDir()
+	type handle struct {
+		File struct {
+			Path string `json:"path"`
+			Size int    `json:"size"`
+		} `json:"kv_file_handle"`
+		Local string `json:"local_path"`
+	}
+	shared, private, total := []handle{}, []handle{}, 0
+	for i, f := range m.Files {
+		path, ok := strings.CutPrefix(f.RemotePath, "file:")
+		if !ok {
+			t.Skipf("the cluster's remote directory is %s; this test reads files only", f.RemotePath)
+		}
+		content, err := os.ReadFile("/" + strings.TrimLeft(path, "/"))
+		if errors.Is(err, os.ErrNotExist) {
+			t.Skipf("the cluster's remote directory is not on this machine: %v", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var h handle
+		h.Local = f.LocalName
+		name := filepath.Join(dir, fmt.Sprint(i))
+		h.File.Path, h.File.Size = "file://"+name, len(content)
+		if err := os.WriteFile(name, content, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if total += len(content); strings.HasSuffix(f.LocalName, ".sst") {
+			shared = append(shared, h)
+		} else {
+			private = append(private, h)
+		}
+	}
+	doc := map[string]any{
+		"version": 1, "table_id": p.TableID, "bucket_id": 0, "snapshot_id": 0, "snapshot_location": "file://" + dir,
+		"kv_snapshot_handle": map[string]any{"shared_file_handles": shared, "private_file_handles": private, "snapshot_incremental_size": total},
+		"log_offset":         0, "row_count": 100,
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
