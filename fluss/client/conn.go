@@ -163,7 +163,7 @@ func (c *conn) deliver(content []byte) error {
 		return fmt.Errorf("connection to %s: %w: %w", c.addr, ErrProtocol, err)
 	}
 	if resp.Kind == frame.ServerFailure {
-		return fmt.Errorf("connection to %s: the server gave up: %w", c.addr, c.refusal(0, resp.Message))
+		return c.gaveUp(resp.Message)
 	}
 	c.mu.Lock()
 	waiting := c.pending[resp.ID]
@@ -177,6 +177,16 @@ func (c *conn) deliver(content []byte) error {
 		waiting.reply <- answer{frame: resp}
 	}
 	return nil
+}
+
+// gaveUp reads the message of a failed server. It is no refusal of any call: its code
+// is told in words only.
+func (c *conn) gaveUp(message []byte) error {
+	var e flusspb.ErrorResponse
+	if err := proto.Unmarshal(message, &e); err != nil {
+		return fmt.Errorf("connection to %s: %w: the server gave up with %d bytes: %w", c.addr, ErrProtocol, len(message), err)
+	}
+	return fmt.Errorf("connection to %s: the server gave up: %s: %s", c.addr, Code(e.GetErrorCode()), firstLine(e.GetErrorMessage()))
 }
 
 // refusal reads an error frame's message.

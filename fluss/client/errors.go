@@ -45,8 +45,13 @@ func (e *Error) Error() string {
 	if e.Message == "" {
 		return fmt.Sprintf("%s at %s: %s", what, e.Server, e.Code)
 	}
-	words, _, _ := strings.Cut(e.Message, "\n")
-	return fmt.Sprintf("%s at %s: %s: %s", what, e.Server, e.Code, strings.TrimSpace(words))
+	return fmt.Sprintf("%s at %s: %s: %s", what, e.Server, e.Code, firstLine(e.Message))
+}
+
+// firstLine leaves out the stack trace.
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return strings.TrimSpace(line)
 }
 
 // CodeOf returns the code of the *Error in err's chain, CodeNone when there is none.
