@@ -12,17 +12,14 @@ import (
 // Config says how to reach a cluster.
 type Config struct {
 	// Bootstrap are addresses host:port of any servers of the cluster, coordinators
-	// or tablet servers, all of one listener. They are asked in turn until one
-	// answers; the other servers are learnt from it. At least one.
+	// or tablet servers. They are asked in turn until one answers; the other servers
+	// are learnt from it, by their addresses on the listener on which it was asked. So
+	// all addresses belong to one listener, and choosing them chooses it. At least one.
 	Bootstrap []string
 
 	// SASL authenticates with user and password; nil sends nothing, which is for
 	// listeners of the security protocol PLAINTEXT.
 	SASL *PLAIN
-
-	// Listener is the name of the listener to use where a server tells addresses of
-	// several; "" takes the one that it answers with, that of the bootstrap address.
-	Listener string
 
 	// Timeout bounds opening a connection, one attempt of a routed call, and a raw
 	// call whose context has no deadline. 0 means 10 s.

@@ -460,3 +460,121 @@ func copySnapshot(t *testing.T, m client.KVSnapshotMetadata, p client.Physical) 
 	}
 	return b
 }
+
+// TestLiveSASLAndAccessRules needs a cluster with an authorizer, whose listener asks for
+// SASL/PLAIN: SLUICE_FLUSS_SASL=host:port,superuser,password,user,password.
+func TestLiveSASLAndAccessRules(t *testing.T) {
+	parts := strings.Split(os.Getenv("SLUICE_FLUSS_SASL"), ",")
+	if len(parts) != 5 {
+		t.Skip("no Fluss cluster with SASL: SLUICE_FLUSS_SASL names none (host:port,superuser,password,user,password)")
+	}
+	as := func(user, password string) (*client.Client, error) {
+		return client.Dial(t.Context(), client.Config{Bootstrap: parts[:1], SASL: client.Password(user, password)})
+	}
+	_, err := as(parts[1], parts[2]+"x")
+	wantCode(t, "a wrong password", err, client.CodeAuthentication)
+	_, err = client.Dial(t.Context(), client.Config{Bootstrap: parts[:1]})
+	wantCode(t, "no user", err, client.CodeAuthentication)
+
+	admin := must[*client.Client](t)(as(parts[1], parts[2]))
+	t.Cleanup(func() { admin.Close() })
+	user := must[*client.Client](t)(as(parts[3], parts[4]))
+	t.Cleanup(func() { user.Close() })
+	ctx := t.Context()
+	path := makeTable(t, admin, 3, nil, []string{"id"}, column("id", "INT"), column("name", "STRING"))
+	table := must[*client.Table](t)(admin.OpenTable(ctx, path))
+	if err := table.Upsert(ctx, []row.Value{row.Int32(1), row.String("a")}, []row.Value{row.Int32(2), row.String("b")}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = user.TableInfo(ctx, path)
+	wantCode(t, "a table that the user may not see", err, client.CodeAuthorization)
+	_, err = user.Resolve(ctx, path, "")
+	wantCode(t, "its place", err, client.CodeTableNotExist)
+
+	read := client.ACL{
+		ResourceName: path.String(), Resource: client.TableResource, PrincipalName: parts[3], PrincipalType: "User",
+		Host: "*", Operation: client.OpRead, Permission: client.Allow,
+	}
+	for range 2 { // the second time it exists
+		if err := admin.CreateACLs(ctx, read); err != nil {
+			t.Fatal(err)
+		}
+	}
+	about := client.ACLFilter{ResourceName: path.String(), Resource: client.TableResource, Operation: client.AnyOperation, Permission: client.AnyPermission}
+	if got := must[[]client.ACL](t)(admin.ACLs(ctx, about)); len(got) != 1 || got[0] != read {
+		t.Errorf("rules %v, want %v", got, read)
+	}
+	var opened *client.Table
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) { // servers learn rules later
+		if opened, err = user.OpenTable(ctx, path); err == nil {
+			if _, err = opened.Get(ctx, []row.Value{row.Int32(1), {}}); err == nil {
+				break
+			}
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the user may not read: %v", err)
+		}
+	}
+	wantCode(t, "a write by a reader", opened.Upsert(ctx, []row.Value{row.Int32(3), row.String("c")}), client.CodeAuthorization)
+	wantCode(t, "a rule made by a reader", user.CreateACLs(ctx, read), client.CodeAuthorization)
+	if got := must[[]client.ACL](t)(admin.DropACLs(ctx, read.Exactly())); len(got) != 1 || got[0] != read {
+		t.Errorf("dropped %v", got)
+	}
+	if got := must[[]client.ACL](t)(admin.DropACLs(ctx, read.Exactly())); len(got) != 0 {
+		t.Errorf("dropped again: %v", got)
+	}
+}
+
+// TestLiveLeadersMoveByTags moves the leaders off a server by public calls and gives it
+// back.
+func TestLiveLeadersMoveByTags(t *testing.T) {
+	c, ctx := dialLive(t), t.Context()
+	servers := must[client.Cluster](t)(c.Cluster(ctx)).Tablets
+	if len(servers) < 2 {
+		t.Skip("one tablet server: leaders have nowhere to go")
+	}
+	s, err := schema.New([]schema.Column{column("id", "INT"), column("name", "STRING")}, []string{"id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := client.TablePath{Database: "fluss", Table: fmt.Sprintf("go_%d", time.Now().UnixNano())}
+	definition := &schema.Table{Schema: s, BucketCount: 1, Properties: map[string]string{"table.replication.factor": fmt.Sprint(len(servers))}}
+	if err := c.CreateTable(ctx, path, definition, client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.DropTable(context.Background(), path, client.Ignore) })
+	table := must[*client.Table](t)(c.OpenTable(ctx, path))
+	row1 := []row.Value{row.Int32(1), row.String("a")}
+	if err := table.Upsert(ctx, row1); err != nil {
+		t.Fatal(err)
+	}
+	_, buckets, err := c.Buckets(ctx, path, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	from := buckets[0].Leader
+	if err := c.Coordinator().AddServerTag(ctx, client.TemporaryOffline, from); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Coordinator().RemoveServerTag(context.Background(), client.TemporaryOffline, from) })
+	id := must[string](t)(c.Coordinator().Rebalance(ctx, client.BalanceLeaders))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		status := must[client.RebalanceStatus](t)(c.Coordinator().RebalanceProgress(ctx, id))
+		if status == client.RebalanceCompleted {
+			break
+		}
+		if status > client.RebalanceCompleted || status == client.RebalanceFailed || time.Now().After(deadline) {
+			t.Fatalf("rebalance: status %d", status)
+		}
+	}
+	if got := must[[]row.Value](t)(table.Get(ctx, row1)); !row.EqualAll(got, row1) {
+		t.Errorf("after the move: %v", got)
+	}
+	_, buckets, err = c.Buckets(ctx, path, "")
+	if err != nil || buckets[0].Leader == from || buckets[0].LeaderEpoch == 0 {
+		t.Errorf("bucket %+v, %v; it was led by %d", buckets, err, from)
+	}
+	if err := table.Upsert(ctx, []row.Value{row.Int32(2), row.String("b")}); err != nil {
+		t.Errorf("a write after the move: %v", err)
+	}
+}

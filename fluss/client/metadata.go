@@ -6,7 +6,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -155,10 +154,10 @@ func (c *Client) fetchMetadata(ctx context.Context, req *flusspb.MetadataRequest
 	}
 	next := &cluster{tablets: map[int32]string{}, racks: map[int32]string{}}
 	if node := resp.GetCoordinatorServer(); node != nil {
-		next.coordinator, next.coordinatorID = c.address(node), node.GetNodeId()
+		next.coordinator, next.coordinatorID = address(node), node.GetNodeId()
 	}
 	for _, node := range resp.GetTabletServers() {
-		next.tablets[node.GetNodeId()] = c.address(node)
+		next.tablets[node.GetNodeId()] = address(node)
 		next.racks[node.GetNodeId()] = node.GetRack()
 	}
 	c.meta.mu.Lock()
@@ -169,17 +168,9 @@ func (c *Client) fetchMetadata(ctx context.Context, req *flusspb.MetadataRequest
 	return &resp, nil
 }
 
-// address picks a server's address on the configured listener. Servers answer with
-// host and port of the listener on which they were asked; a node that lists more
-// writes NAME://host:port, separated by commas.
-func (c *Client) address(node *flusspb.ServerNode) string {
-	if name := c.cfg.Listener; name != "" {
-		for listener := range strings.SplitSeq(node.GetListeners(), ",") {
-			if have, addr, ok := strings.Cut(strings.TrimSpace(listener), "://"); ok && strings.EqualFold(have, name) {
-				return addr
-			}
-		}
-	}
+// address is a server's address on the listener on which the answer's server was asked
+// (seen on 0.9.1 with two listeners; the field listeners stays empty).
+func address(node *flusspb.ServerNode) string {
 	return net.JoinHostPort(node.GetHost(), strconv.Itoa(int(node.GetPort())))
 }
 
