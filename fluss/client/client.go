@@ -29,6 +29,11 @@ type Config struct {
 	// deadline. 0 means 30 s.
 	RetryFor time.Duration
 
+	// MaxIdle is how long a connection may lie unused before the next call opens a new
+	// one: less than a server's own limit (10 min by default), lest a request meet the
+	// server closing the connection and its outcome stay unknown. 0 means 5 min.
+	MaxIdle time.Duration
+
 	// MaxFrame is the longest request or answer in bytes. 0 means 100 MiB, which is
 	// what servers since 0.9 take by default.
 	MaxFrame int
@@ -44,6 +49,7 @@ type Config struct {
 const (
 	defaultTimeout  = 10 * time.Second
 	defaultRetryFor = 30 * time.Second
+	defaultMaxIdle  = 5 * time.Minute
 	defaultMaxFrame = 100 << 20
 )
 
@@ -56,8 +62,8 @@ func (c Config) withDefaults() (Config, error) {
 			return c, fmt.Errorf("fluss client: bootstrap address: %w", err)
 		}
 	}
-	if c.Timeout < 0 || c.RetryFor < 0 || c.MaxFrame < 0 {
-		return c, errors.New("fluss client: Timeout, RetryFor and MaxFrame must not be negative")
+	if c.Timeout < 0 || c.RetryFor < 0 || c.MaxIdle < 0 || c.MaxFrame < 0 {
+		return c, errors.New("fluss client: Timeout, RetryFor, MaxIdle and MaxFrame must not be negative")
 	}
 	if c.SASL != nil {
 		if err := c.SASL.check(); err != nil {
@@ -69,6 +75,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.RetryFor == 0 {
 		c.RetryFor = defaultRetryFor
+	}
+	if c.MaxIdle == 0 {
+		c.MaxIdle = defaultMaxIdle
 	}
 	if c.MaxFrame == 0 {
 		c.MaxFrame = defaultMaxFrame

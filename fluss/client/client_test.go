@@ -285,6 +285,7 @@ func TestRefusalsAreTriedAgainOnlyWhenThatMayHelp(t *testing.T) {
 		client.CodeLeaderNotAvailable:   {true, true},
 		client.CodeNotCoordinatorLeader: {true, true},
 		client.CodeBackPressure:         {true, true},
+		client.CodeSchemaNotExist:       {false, true},
 		client.CodeRequestTimeout:       {true, false},
 		client.Code(29):                 {true, false},
 		client.CodeAuthorization:        {false, false},
@@ -526,6 +527,26 @@ func TestRequestsLongerThanAServerTakesAreNotSent(t *testing.T) {
 	}
 	if n := len(cluster.Requests(flusspb.APIPutKv)); n != 0 {
 		t.Errorf("%d requests arrived", n)
+	}
+}
+
+func TestAnIdleConnectionIsReplacedBeforeTheServerClosesIt(t *testing.T) {
+	cluster := flusstest.Start(t, flusstest.Options{})
+	handshakes := func(idle time.Duration) int {
+		before := len(cluster.Requests(flusspb.APIApiVersions))
+		c := dial(t, cluster, func(cfg *client.Config) { cfg.MaxIdle = idle })
+		for range 3 {
+			if _, err := c.Databases(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return len(cluster.Requests(flusspb.APIApiVersions)) - before
+	}
+	if n := handshakes(time.Hour); n != 1 {
+		t.Errorf("%d connections for calls in a row", n)
+	}
+	if n := handshakes(1); n != 4 {
+		t.Errorf("%d connections for calls after a pause each", n)
 	}
 }
 

@@ -40,7 +40,8 @@ type conn struct {
 	mu      sync.Mutex
 	pending map[int32]*call
 	next    int32
-	err     error // why done is closed
+	used    time.Time // when the last call ended
+	err     error     // why done is closed
 }
 
 // call is one request on its way.
@@ -67,7 +68,7 @@ type answer struct {
 func newConn(addr string, nc net.Conn, maxFrame int, stall time.Duration) *conn {
 	c := &conn{
 		addr: addr, nc: nc, maxFrame: maxFrame, stall: stall,
-		out: make(chan *call), done: make(chan struct{}), pending: map[int32]*call{},
+		out: make(chan *call), done: make(chan struct{}), pending: map[int32]*call{}, used: time.Now(),
 	}
 	c.wg.Add(2)
 	go c.write()
@@ -89,6 +90,13 @@ func (c *conn) alive() bool {
 	default:
 		return true
 	}
+}
+
+// idleFor reports whether no call was on the connection for a time.
+func (c *conn) idleFor(d time.Duration) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pending) == 0 && time.Since(c.used) > d
 }
 
 // fail ends the connection, once; calls that wait learn why.
@@ -331,4 +339,5 @@ func (c *conn) forget(call *call) {
 	if c.pending[call.id] == call {
 		delete(c.pending, call.id)
 	}
+	c.used = time.Now()
 }

@@ -211,11 +211,12 @@ func (c Code) Retriable() bool { return codes[c].retriable }
 
 // refused reports whether a code that a server gave says that it did nothing and
 // that another server, or the same one later, may: what even calls that must not
-// happen twice are tried again for.
+// happen twice are tried again for. A leader may not know a schema yet that was just
+// added (seen on 0.9.1).
 func (c Code) refused() bool {
 	switch c {
 	case CodeNotLeaderOrFollower, CodeUnknownTableOrBucket, CodeLeaderNotAvailable,
-		CodeNotCoordinatorLeader, CodeDiskWriteLocked, CodeBackPressure:
+		CodeNotCoordinatorLeader, CodeDiskWriteLocked, CodeBackPressure, CodeSchemaNotExist:
 		return true
 	}
 	return false

@@ -61,7 +61,7 @@ func (p *pool) slot(addr string) (*slot, *conn, error) {
 		s = &slot{opening: make(chan struct{}, 1)}
 		p.slots[addr] = s
 	}
-	if s.conn != nil && s.conn.alive() {
+	if s.conn != nil && s.conn.alive() && !s.conn.idleFor(p.cfg.MaxIdle) {
 		return s, s.conn, nil
 	}
 	return s, nil, nil
@@ -110,7 +110,7 @@ func (p *pool) keep(s *slot, c *conn) error {
 	}
 	p.mu.Unlock()
 	if old != nil {
-		old.close(ErrClosed) // broken before; this waits for its goroutines
+		old.close(ErrClosed) // broken or idle; this waits for its goroutines
 	}
 	if closed {
 		c.close(ErrClosed)

@@ -26,7 +26,7 @@ func repeatable(err error) bool {
 		return false
 	}
 	code := CodeOf(err)
-	if code == CodeSchemaNotExist { // retriable by the table, but schemas do not come
+	if code == CodeSchemaNotExist { // who asks for one that is not there will not see it come
 		return false
 	}
 	return code.Retriable() || code.refused() || code == CodeNone &&
@@ -69,21 +69,34 @@ func (c *Client) retry(ctx context.Context, api flusspb.API, more again, attempt
 // send is one attempt at one address. A server that could not be used is asked last
 // for a while.
 func (c *Client) send(ctx context.Context, addr string, kind serverKind, api flusspb.API, req, resp proto.Message) error {
-	ctx, cancel := c.attempt(ctx)
+	attempt, cancel := c.attempt(ctx)
 	defer cancel()
+	return c.dispatch(attempt, addr, kind, api, req, resp)
+}
+
+func (c *Client) dispatch(ctx context.Context, addr string, kind serverKind, api flusspb.API, req, resp proto.Message) error {
 	conn, err := c.pool.get(ctx, addr, kind)
 	if err == nil {
 		err = conn.do(ctx, api, req, resp)
 	}
-	if err != nil && unusable(err) {
+	if err != nil && faulty(err) {
 		c.meta.suspect(addr)
 	}
 	return err
 }
 
-func unusable(err error) bool {
-	code := CodeOf(err)
-	return code == CodeNotCoordinatorLeader || code == CodeNone || code == CodeAuthentication
+// faulty reports whether an attempt failed by its server, which another may make good.
+func faulty(err error) bool {
+	if errors.Is(err, context.Canceled) || errors.Is(err, ErrClosed) {
+		return false
+	}
+	switch CodeOf(err) {
+	case CodeNotCoordinatorLeader, CodeAuthentication:
+		return true
+	case CodeNone:
+		return errors.Is(err, ErrUnreachable) || errors.Is(err, ErrNoAnswer) || errors.Is(err, ErrProtocol) || errors.Is(err, context.DeadlineExceeded)
+	}
+	return false
 }
 
 // fromAny asks the servers in turn, the coordinator first, for what each of them can
@@ -96,7 +109,7 @@ func (c *Client) askAround(ctx context.Context, api flusspb.API, req, resp proto
 	var last error
 	for _, addr := range c.meta.candidates(c.cfg.Bootstrap) {
 		err := c.send(ctx, addr, anyServer, api, req, resp)
-		if err == nil || !unusable(err) {
+		if err == nil || !faulty(err) && !errors.Is(err, ErrUnsupported) {
 			return err
 		}
 		if last = err; ctx.Err() != nil {
@@ -119,7 +132,7 @@ func (c *Client) fromCoordinator(ctx context.Context, api flusspb.API, more agai
 			return fmt.Errorf("%s: %w: the cluster has no coordinator now", api, ErrUnreachable)
 		}
 		err = c.send(ctx, cluster.coordinator, coordinator, api, req, resp)
-		if err != nil && unusable(err) {
+		if err != nil && faulty(err) {
 			seen = cluster.generation
 		}
 		return err

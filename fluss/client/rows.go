@@ -261,7 +261,7 @@ func (c *Client) fromTablets(ctx context.Context, api flusspb.API, req *flusspb.
 	}
 	last := fmt.Errorf("%s: %w: no tablet server is registered", api, ErrUnreachable)
 	for _, id := range s.tabletIDs() {
-		if last = c.send(ctx, s.tablets[id], tabletServer, api, req, resp); last == nil || !unusable(last) {
+		if last = c.send(ctx, s.tablets[id], tabletServer, api, req, resp); last == nil || !faulty(last) {
 			return last
 		}
 	}

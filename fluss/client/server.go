@@ -49,14 +49,7 @@ func (c *Client) raw(ctx context.Context, addr string, kind serverKind, api flus
 		ctx, cancel = c.attempt(ctx)
 		defer cancel()
 	}
-	conn, err := c.pool.get(ctx, addr, kind)
-	if err == nil {
-		err = conn.do(ctx, api, req, resp)
-	}
-	if err != nil && unusable(err) {
-		c.meta.suspect(addr)
-	}
-	return c.closed(err)
+	return c.closed(c.dispatch(ctx, addr, kind, api, req, resp))
 }
 
 // notReceived reports whether a raw call surely did nothing because it went to the

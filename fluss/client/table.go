@@ -87,7 +87,8 @@ func (t *Table) place(r []row.Value) (place, error) {
 }
 
 // Partition resolves a partition of the table, "" for an unpartitioned one, and
-// remembers it.
+// remembers it: rows of a partition that is dropped and made anew are refused with
+// CodePartitionNotExist until the table is opened again.
 func (t *Table) Partition(ctx context.Context, name string) (Physical, error) {
 	t.mu.Lock()
 	p, ok := t.physical[name]

@@ -235,7 +235,7 @@ func (s *state) metadata(c *Cluster, req *flusspb.MetadataRequest) (*flusspb.Met
 	for _, p := range req.GetTablePath() {
 		t, err := s.table(p)
 		if err != nil {
-			return nil, fmt.Errorf("Failed to get tables: %w", unknown(err)) //nolint:staticcheck // the server's own words
+			return nil, unknown(err)
 		}
 		m := &flusspb.TableMetadata{
 			TablePath: p, TableId: proto.Int64(t.id), SchemaId: proto.Int32(int32(len(t.schemas))),
@@ -263,4 +263,4 @@ func (s *state) metadata(c *Cluster, req *flusspb.MetadataRequest) (*flusspb.Met
 }
 
 // unknown hides a refusal's code, as the coordinator of 0.9.1 does for GetMetadata.
-func unknown(err error) error { return fmt.Errorf("%s", err) }
+func unknown(err error) error { return fmt.Errorf("get tables: %s", err) }
