@@ -13,6 +13,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
+	"github.com/fluss-sluice/sluice/fluss/key"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 )
@@ -586,5 +587,43 @@ func TestLiveLeadersMoveByTags(t *testing.T) {
 	}
 	if err := table.Upsert(ctx, []row.Value{row.Int32(2), row.String("b")}); err != nil {
 		t.Errorf("a write after the move: %v", err)
+	}
+}
+
+func TestPrefixLookup(t *testing.T) { onBoth(t, testPrefixLookup) }
+
+func testPrefixLookup(t *testing.T, c *client.Client) {
+	ctx := t.Context()
+	s, err := schema.New([]schema.Column{column("user", "INT"), column("item", "STRING")}, []string{"user", "item"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := client.TablePath{Database: "fluss", Table: fmt.Sprintf("go_%d", time.Now().UnixNano())}
+	if err := c.CreateTable(ctx, path, &schema.Table{Schema: s, BucketKey: []string{"user"}, BucketCount: 2}, client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.DropTable(context.Background(), path, client.Ignore) })
+	table := must[*client.Table](t)(c.OpenTable(ctx, path))
+	for user, items := range map[int32]string{7: "abc", 8: "d"} {
+		for _, item := range items {
+			if err := table.Upsert(ctx, []row.Value{row.Int32(user), row.String(string(item))}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	keys := must[*key.Encoder](t)(key.New(table.Info().Table))
+	sample := []row.Value{row.Int32(7), row.String("")}
+	prefix := must[[]byte](t)(keys.AppendBucketKey(nil, sample))
+	bucket := must[int](t)(keys.Bucket(sample))
+	p := must[client.Physical](t)(table.Partition(ctx, ""))
+	lists := must[[][][]byte](t)(c.PrefixLookup(ctx, p, int32(bucket), [][]byte{prefix}))
+	if len(lists) != 1 || len(lists[0]) != 3 {
+		t.Fatalf("%v", lists)
+	}
+	for i, want := range "abc" {
+		got := must[[]row.Value](t)(table.Decode(ctx, lists[0][i]))
+		if !row.EqualAll(got, []row.Value{row.Int32(7), row.String(string(want))}) {
+			t.Errorf("item %d: %v", i, got)
+		}
 	}
 }
