@@ -613,7 +613,8 @@ func testPrefixLookup(t *testing.T, c *client.Client) {
 	}
 	keys := must[*key.Encoder](t)(key.New(table.Info().Table))
 	sample := []row.Value{row.Int32(7), row.String("")}
-	prefix := must[[]byte](t)(keys.AppendBucketKey(nil, sample))
+	fields := must[*row.FieldsEncoder](t)(row.NewFieldsEncoder(s, []int{0}))
+	prefix := must[[]byte](t)(fields.Append(nil, sample))
 	bucket := must[int](t)(keys.Bucket(sample))
 	p := must[client.Physical](t)(table.Partition(ctx, ""))
 	lists := must[[][][]byte](t)(c.PrefixLookup(ctx, p, int32(bucket), [][]byte{prefix}))
@@ -626,4 +627,56 @@ func testPrefixLookup(t *testing.T, c *client.Client) {
 			t.Errorf("item %d: %v", i, got)
 		}
 	}
+}
+
+// TestLiveLakeSnapshots needs tables that a tiering job has brought into a lake:
+// SLUICE_FLUSS_LAKE=host:port,database.table,… with at least one table.
+func TestLiveLakeSnapshots(t *testing.T) {
+	parts := strings.Split(os.Getenv("SLUICE_FLUSS_LAKE"), ",")
+	if len(parts) < 2 {
+		t.Skip("no Fluss cluster with a lake: SLUICE_FLUSS_LAKE names none (host:port,database.table,…)")
+	}
+	c, err := client.Dial(t.Context(), client.Config{Bootstrap: parts[:1]})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	ctx := t.Context()
+	for _, name := range parts[1:] {
+		path := must[client.TablePath](t)(client.ParseTablePath(name))
+		info := must[*client.TableInfo](t)(c.TableInfo(ctx, path))
+		latest := must[client.LakeSnapshot](t)(c.LatestLakeSnapshot(ctx, path))
+		if latest.TableID != info.ID || len(latest.Buckets) == 0 {
+			t.Errorf("%s: %+v", path, latest)
+		}
+		for what, s := range map[string]client.LakeSnapshot{
+			"by id":    must[client.LakeSnapshot](t)(c.LakeSnapshot(ctx, path, latest.SnapshotID)),
+			"readable": must[client.LakeSnapshot](t)(c.ReadableLakeSnapshot(ctx, path)),
+		} {
+			if have, want := fmt.Sprint(offsets(s)), fmt.Sprint(offsets(latest)); have != want {
+				t.Errorf("%s %s: %s, the latest %s", path, what, have, want)
+			}
+		}
+		for _, b := range latest.Buckets {
+			if partitioned := len(info.Table.PartitionKey) > 0; partitioned != (b.PartitionID != nil) || partitioned != (b.PartitionName != "") {
+				t.Errorf("%s: %+v", path, b)
+			}
+			p := must[client.Physical](t)(c.Resolve(ctx, path, b.PartitionName))
+			if end := must[[]int64](t)(c.LogEnds(ctx, p, []int32{b.Bucket})); b.LogOffset > end[0] {
+				t.Errorf("%s bucket %d: the lake is at %d, the log ends at %d", path, b.Bucket, b.LogOffset, end[0])
+			}
+		}
+		t.Logf("%s: lake snapshot %d, %v", path, latest.SnapshotID, offsets(latest))
+		_, err := c.LakeSnapshot(ctx, path, latest.SnapshotID+1000)
+		wantCode(t, "a lake snapshot that is not there", err, client.CodeLakeSnapshotNotExist)
+	}
+}
+
+// offsets are a lake snapshot's offsets by partition and bucket.
+func offsets(s client.LakeSnapshot) map[string]int64 {
+	out := map[string]int64{}
+	for _, b := range s.Buckets {
+		out[fmt.Sprintf("%s/%d", b.PartitionName, b.Bucket)] = b.LogOffset
+	}
+	return out
 }

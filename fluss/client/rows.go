@@ -36,8 +36,10 @@ func (c *Client) Lookup(ctx context.Context, p Physical, bucket int32, keys [][]
 	return values, err
 }
 
-// PrefixLookup reads all stored values under each bucket key of a table whose bucket
-// key is a prefix of its primary key.
+// PrefixLookup reads all stored values whose keys begin with each prefix, in the order
+// of the keys, from a table whose bucket key is a prefix of its primary key. A prefix
+// is the bucket key's columns as row.FieldsEncoder writes them, which is not what is
+// hashed for the bucket in a table with a lake format.
 func (c *Client) PrefixLookup(ctx context.Context, p Physical, bucket int32, prefixes [][]byte) ([][][]byte, error) {
 	req := &flusspb.PrefixLookupRequest{TableId: &p.TableID, BucketsReq: []*flusspb.LookupForBucket{
 		{PartitionId: p.PartitionID, BucketId: &bucket, Keys: prefixes},
