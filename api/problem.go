@@ -90,6 +90,8 @@ var kinds = []kind{
 	{is: broker.ErrScope, status: 403, code: v1.CodeOutsideScope},
 	{is: scope.ErrOutside, status: 403, code: v1.CodeOutsideScope},
 	{is: broker.ErrBusy, status: 503, code: v1.CodeBusy, retryAfter: retrySoon},
+	{is: target.ErrNotOffered, status: 501, code: v1.CodeNotOffered},
+	{is: target.ErrUnavailable, status: 503, code: v1.CodeClusterUnavailable, detail: "the cluster does not answer now: repeat the request", retryAfter: retryPolicy},
 	{is: broker.ErrUnsupported, status: 501, code: v1.CodeNotImplemented},
 	{is: vend.ErrBusy, status: 429, code: v1.CodeCredentialsBusy, detail: "the credential provider is called often enough already; nothing was vended", retryAfter: retrySoon},
 	{is: vend.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},

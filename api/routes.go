@@ -69,6 +69,14 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodDelete, "/v1/tables/{db}/{table}/partitions/{partition}", s.dropPartition)
 	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/kv", s.latestKVSnapshots)
 	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/kv/{bucket}/{snapshot}", s.kvSnapshotMetadata)
+	api(http.MethodPost, "/v1/tables/{db}/{table}/snapshots/kv/leases", s.acquireLease)
+	api(http.MethodDelete, "/v1/tables/{db}/{table}/snapshots/kv/leases/{lease}", s.releaseLease)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/snapshots/lake", s.lakeSnapshot)
+	api(http.MethodPost, "/v1/tables/{db}/{table}/lookup", s.lookup)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/rows", s.rows)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/offsets", s.offsets)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/stats", s.stats)
+	api(http.MethodGet, "/v1/tables/{db}/{table}/schemas", s.schemas)
 
 	form := intake{limit: s.limits.MaxForm, bearer: true}
 	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, intake{limit: s.limits.MaxForm}, s.exchange))

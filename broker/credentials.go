@@ -408,6 +408,9 @@ func (b *Broker) locations(ctx context.Context, v *vending) ([]vend.Location, er
 
 // visibleDirs are the URIs of the snapshot directories that readers may see.
 func (b *Broker) visibleDirs(ctx context.Context, t session.Target) ([]string, error) {
+	if v, ok := b.c.Driver.(target.Visible); ok {
+		return v.VisibleDirs(ctx, t)
+	}
 	snaps, ok := b.c.Driver.(target.Snapshots)
 	if !ok {
 		return nil, fmt.Errorf("%w: reading snapshots", ErrUnsupported)

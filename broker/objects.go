@@ -265,6 +265,9 @@ func hex64(s string) bool { return len(s) == 64 && strings.Trim(s, "0123456789ab
 
 // visible reports whether a key is a file of a snapshot that readers may see.
 func (b *Broker) visible(ctx context.Context, t session.Target, key string) (bool, error) {
+	if v, ok := b.c.Driver.(target.Visible); ok {
+		return v.VisibleKey(ctx, t, key)
+	}
 	snaps, ok := b.c.Driver.(target.Snapshots)
 	if !ok {
 		return false, nil

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/fluss/snapshot"
 	"github.com/fluss-sluice/sluice/policy"
@@ -51,7 +52,11 @@ func (b *Broker) snapshots(ctx context.Context, c Caller, t session.Target) (tar
 	if err != nil {
 		return nil, nil, err
 	}
-	snaps, err := b.snapshotsFor(ctx, c, t)
+	err = b.mayRead(ctx, c, t, scope.SnapshotRead)
+	snaps, ok := b.c.Driver.(target.Snapshots)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: reading snapshots", ErrUnsupported)
+	}
 	if err != nil {
 		leave()
 		return nil, nil, err
@@ -59,34 +64,29 @@ func (b *Broker) snapshots(ctx context.Context, c Caller, t session.Target) (tar
 	return snaps, leave, nil
 }
 
-func (b *Broker) snapshotsFor(ctx context.Context, c Caller, t session.Target) (target.Snapshots, error) {
+// mayRead refuses callers that may not read a target in this way: a Sluice token must
+// be for that very target and hold op, and policy must allow it.
+func (b *Broker) mayRead(ctx context.Context, c Caller, t session.Target, op scope.Op) error {
 	if err := c.check(); err != nil {
-		return nil, err
+		return err
 	}
 	if err := t.Check(); err != nil {
-		return nil, err
+		return err
 	}
 	if c.Via == ViaToken {
 		set, err := scope.Parse(c.Token.Scope)
 		if err != nil {
-			return nil, fmt.Errorf("%w: %w", ErrTokenInvalid, err)
+			return fmt.Errorf("%w: %w", ErrTokenInvalid, err)
 		}
-		if c.Token.Target != t || !set.Allows(scope.SnapshotRead) {
-			return nil, fmt.Errorf("%w: snapshots of %s", ErrScope, t)
+		if c.Token.Target != t || !set.Allows(op) {
+			return fmt.Errorf("%w: %s of %s", ErrScope, op, t)
 		}
 	}
 	_, err := b.decide(ctx, c, ask{
 		action: policy.ActionRead, target: t, quiet: true,
-		request: policy.Request{Ops: []string{string(scope.SnapshotRead)}},
+		request: policy.Request{Ops: []string{string(op)}},
 	})
-	if err != nil {
-		return nil, err
-	}
-	snaps, ok := b.c.Driver.(target.Snapshots)
-	if !ok {
-		return nil, fmt.Errorf("%w: reading snapshots", ErrUnsupported)
-	}
-	return snaps, nil
+	return err
 }
 
 // SnapshotFile is one file of a snapshot.
@@ -113,25 +113,19 @@ func (b *Broker) KVSnapshotMetadata(ctx context.Context, c Caller, t session.Tar
 		return KVSnapshotMetadata{}, err
 	}
 	defer leave()
-	all, err := latest(ctx, snaps, t)
+	s, err := b.visibleSnapshot(ctx, snaps, t, bucket, snapshotID)
 	if err != nil {
 		return KVSnapshotMetadata{}, err
 	}
-	i := slices.IndexFunc(all.Snapshots, func(s target.Snapshot) bool {
-		return s.Bucket == bucket && (snapshotID == nil || s.ID == *snapshotID)
-	})
-	if i < 0 {
-		return KVSnapshotMetadata{}, fmt.Errorf("%w: %s has no such visible snapshot of bucket %d", session.ErrTargetNotFound, t, bucket)
-	}
-	s := all.Snapshots[i]
 	raw, err := snaps.KVSnapshotMetadata(ctx, t, s.Bucket, s.ID)
 	if err != nil {
 		return KVSnapshotMetadata{}, err
 	}
 	m, err := snapshot.Parse(raw)
 	if err != nil {
-		return KVSnapshotMetadata{}, fmt.Errorf("%s: %w", s.MetadataPath, err)
+		return KVSnapshotMetadata{}, fmt.Errorf("snapshot %d of bucket %d of %s: %w", s.ID, bucket, t, err)
 	}
+	s.LogOffset, s.MetadataPath = m.LogOffset, m.Location+"/"+layout.MetadataName
 	out := KVSnapshotMetadata{Snapshot: s, RowCount: m.RowCount, Metadata: raw}
 	for _, f := range m.Private {
 		out.Files = append(out.Files, SnapshotFile{LocalPath: f.LocalPath, Path: f.Path, Size: f.Size})
@@ -140,4 +134,23 @@ func (b *Broker) KVSnapshotMetadata(ctx context.Context, c Caller, t session.Tar
 		out.Files = append(out.Files, SnapshotFile{LocalPath: f.LocalPath, Path: f.Path, Size: f.Size, Shared: true})
 	}
 	return out, nil
+}
+
+// visibleSnapshot finds a snapshot that readers may see: one of the newest, and with a
+// driver of leases also an older one, which the driver then looks for.
+func (b *Broker) visibleSnapshot(ctx context.Context, snaps target.Snapshots, t session.Target, bucket int, id *int64) (target.Snapshot, error) {
+	if _, ok := snaps.(target.Leases); ok && id != nil {
+		return target.Snapshot{Bucket: bucket, ID: *id}, nil
+	}
+	all, err := latest(ctx, snaps, t)
+	if err != nil {
+		return target.Snapshot{}, err
+	}
+	i := slices.IndexFunc(all.Snapshots, func(s target.Snapshot) bool {
+		return s.Bucket == bucket && (id == nil || s.ID == *id)
+	})
+	if i < 0 {
+		return target.Snapshot{}, fmt.Errorf("%w: %s has no such visible snapshot of bucket %d", session.ErrTargetNotFound, t, bucket)
+	}
+	return all.Snapshots[i], nil
 }

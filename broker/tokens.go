@@ -78,7 +78,7 @@ type subject struct {
 // subjectOf finds what a token is asked for. With an error, the subject still names
 // the session that the error tells of.
 func (b *Broker) subjectOf(ctx context.Context, r ExchangeRequest, set scope.Set) (subject, error) {
-	if set.Allows(scope.LakeRead) {
+	if _, ok := b.c.Driver.(target.Lake); !ok && set.Allows(scope.LakeRead) {
 		return subject{}, fmt.Errorf("%w: %s has no lake", ErrUnsupported, b.c.Driver.Capabilities().Name)
 	}
 	switch {
@@ -108,8 +108,10 @@ func (b *Broker) readSubject(t session.Target, set scope.Set) (subject, error) {
 	if err := t.Check(); err != nil {
 		return subject{}, err
 	}
-	if set.String() != string(scope.SnapshotRead) {
-		return subject{}, fmt.Errorf("%w: %w: without a session only %s is possible", session.ErrInvalid, scope.ErrInvalid, scope.SnapshotRead)
+	for sc := range set.All() {
+		if sc.Op != scope.SnapshotRead && sc.Op != scope.LakeRead {
+			return subject{}, fmt.Errorf("%w: %w: without a session only %s and %s are possible", session.ErrInvalid, scope.ErrInvalid, scope.SnapshotRead, scope.LakeRead)
+		}
 	}
 	if _, ok := b.c.Driver.(target.Snapshots); !ok {
 		return subject{}, fmt.Errorf("%w: reading snapshots", ErrUnsupported)
@@ -131,7 +133,7 @@ func writes(set scope.Set) bool {
 // created while it is building and read until it is aborted. Commit and reading
 // what is published never end: a repeated commit has its answer.
 func usable(set scope.Set, s session.Session, now time.Time) error {
-	if set.Allows(scope.SessionCommit) || set.Allows(scope.SnapshotRead) {
+	if set.Allows(scope.SessionCommit) || set.Allows(scope.SnapshotRead) || set.Allows(scope.LakeRead) {
 		return nil
 	}
 	if !writes(set) { // bucket reads

@@ -101,3 +101,7 @@ func objectKind(e *Error) error {
 	}
 	return nil
 }
+
+// ProblemCode is the stable code of the refusal, for those who do not want to know
+// whether a server or a cluster refused.
+func (e *Error) ProblemCode() string { return e.Problem.Code }

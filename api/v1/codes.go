@@ -39,9 +39,11 @@ const (
 	CodeInternal              = "internal"                // 500
 	CodeDamaged               = "damaged"                 // 500, a stored object is missing; detail names it
 	CodeNotImplemented        = "not_implemented"         // 501
+	CodeNotOffered            = "not_offered"             // 501, the target, or the release of its cluster, has no such thing
 	CodeProviderRefused       = "provider_refused"        // 502, the credential provider said no: repeating does not help
 	CodeProviderUnusable      = "provider_unusable"       // 502, it answered with keys that are not handed on
 	CodeProviderUnavailable   = "provider_unavailable"    // 503, it does not answer
+	CodeClusterUnavailable    = "cluster_unavailable"     // 503, the cluster does not answer
 	CodeOverloaded            = "overloaded"              // 503, too many requests at once
 	CodeBusy                  = "busy"                    // 503
 	CodeStoreKey              = "store_key_unavailable"   // 503, the server has no valid key for the store
