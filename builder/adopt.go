@@ -13,6 +13,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/fluss/snapshot"
+	"github.com/fluss-sluice/sluice/internal/remotedb"
 	"github.com/fluss-sluice/sluice/internal/rocks"
 )
 
@@ -41,7 +42,7 @@ func (w *BucketWriter) adopt(ctx context.Context, ours *snapshot.Metadata, uri s
 		return v1.ObjectRef{}, fmt.Errorf("%w: %w", conflict, err)
 	}
 	local := rocks.Dir(filepath.Join(w.path(), dbDir))
-	if err := sameRows(ctx, local, newRemoteSource(w.s.upload.objects, files)); err != nil {
+	if err := sameRows(ctx, local, remotedb.New(w.s.upload.objects, files)); err != nil {
 		return v1.ObjectRef{}, fmt.Errorf("%w: %w", conflict, err)
 	}
 	sum := sha256.Sum256(body)
@@ -67,8 +68,8 @@ func equalPtr[T comparable](a, b *T) bool {
 
 // remoteFiles checks that every file of an existing snapshot lies in its upload
 // directory under the name that its content demands, and returns where.
-func (w *BucketWriter) remoteFiles(ctx context.Context, m *snapshot.Metadata) ([]remoteFile, error) {
-	var files []remoteFile
+func (w *BucketWriter) remoteFiles(ctx context.Context, m *snapshot.Metadata) ([]remotedb.File, error) {
+	var files []remotedb.File
 	for _, f := range m.Private {
 		name, ok := strings.CutPrefix(f.Path, m.Location+"/")
 		if !ok || strings.Contains(name, "/") {
@@ -85,7 +86,7 @@ func (w *BucketWriter) remoteFiles(ctx context.Context, m *snapshot.Metadata) ([
 		if layout.PrivateFileName(sum, f.LocalPath) != name {
 			return nil, fmt.Errorf("its file %s has digest %s, which is not the one in its name", f.Path, sum)
 		}
-		files = append(files, remoteFile{local: f.LocalPath, key: key, size: f.Size})
+		files = append(files, remotedb.File{Local: f.LocalPath, Key: key, Size: f.Size})
 	}
 	return files, nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/api/client"
+	"github.com/fluss-sluice/sluice/builder/scan"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/extsort"
@@ -23,7 +24,7 @@ import (
 var (
 	// ErrRequest marks a request for what cannot be: a bucket, column or schema that is
 	// not there, or a limit or timeout that is none. Repeating it does not help.
-	ErrRequest = errors.New("request cannot be met")
+	ErrRequest = scan.ErrRequest
 	// ErrForeignBucket marks a row of a bucket that is not open here; the error is a
 	// *ForeignBucketError.
 	ErrForeignBucket = errors.New("row of another bucket")

@@ -1,10 +1,9 @@
-package builder
+package remotedb
 
 import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"sync"
@@ -65,15 +64,15 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-func openRemote(t *testing.T, m *memObjects) *remoteHandle {
+func openRemote(t *testing.T, m *memObjects) *handle {
 	t.Helper()
-	src := newRemoteSource(m, []remoteFile{{local: "f", key: "k", size: int64(len(m.b))}})
+	src := New(m, []File{{Local: "f", Key: "k", Size: int64(len(m.b))}})
 	h, err := src.Open(context.Background(), "f")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { h.Close() })
-	return h.(*remoteHandle)
+	return h.(*handle)
 }
 
 func TestRemoteReadsEqualTheObject(t *testing.T) {
@@ -168,11 +167,11 @@ func TestRemoteErrors(t *testing.T) {
 	}
 	m = &memObjects{b: randomBytes(1000)}
 	h = openRemote(t, m)
-	h.file.size = 999
+	h.file.Size = 999
 	if _, err := h.ReadAt(make([]byte, 10), 0); err == nil {
 		t.Error("an object of another size was read")
 	}
-	h.file.key = "other"
+	h.file.Key = "other"
 	if _, err := h.ReadAt(make([]byte, 999), 0); err == nil {
 		t.Error("a failed range was read again as if it were good")
 	}
@@ -195,16 +194,5 @@ func TestCloseEndsReadingAhead(t *testing.T) {
 	}
 	if err := <-failed; !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestBucketRangesReadWell(t *testing.T) {
-	for want, in := range map[string][]int{"": nil, "3": {3}, "0-2": {0, 1, 2}, "0,2-3,9": {0, 2, 3, 9}} {
-		if got := bucketRanges(in); got != want {
-			t.Errorf("%v is %q, want %q", in, got, want)
-		}
-	}
-	if got := fmt.Sprint(bucketScope([]int{0, 1, 5})); got != "[bucket:0-1:write bucket:5:write]" {
-		t.Errorf("scope %s", got)
 	}
 }

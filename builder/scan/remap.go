@@ -1,6 +1,7 @@
-package builder
+package scan
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -21,6 +22,9 @@ type remapper struct {
 	out     []row.Value
 }
 
+// errUnknownSchema marks rows of a schema that nobody told of.
+var errUnknownSchema = errors.New("it is not in the table's history")
+
 // remapPlan reads rows of one schema.
 type remapPlan struct {
 	decoder *row.Decoder
@@ -29,7 +33,7 @@ type remapPlan struct {
 	in      []row.Value
 }
 
-func newRemapper(src ScanSource, columns []string) (*remapper, error) {
+func newRemapper(src Source, columns []string) (*remapper, error) {
 	format, err := row.ParseFormat(src.Table.KVFormat())
 	if err != nil {
 		return nil, err
@@ -108,7 +112,7 @@ func (m *remapper) plan(id int16) (*remapPlan, error) {
 	}
 	src := m.schemas[int32(id)]
 	if src == nil {
-		return nil, fmt.Errorf("row of schema %d, which is not in the table's history", id)
+		return nil, fmt.Errorf("row of schema %d: %w", id, errUnknownSchema)
 	}
 	p := &remapPlan{in: make([]row.Value, len(src.Columns)), same: len(src.Columns) == len(m.result.Columns)}
 	var err error
