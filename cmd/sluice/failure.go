@@ -13,6 +13,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/builder/flussdirect"
 	"github.com/fluss-sluice/sluice/fluss/flussarrow"
 	"github.com/fluss-sluice/sluice/internal/extsort"
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -103,6 +104,7 @@ func describe(err error) failure {
 		store *s3.Error
 		dns   *net.OpError
 		cert  *tls.CertificateVerificationError
+		fluss *flussdirect.Error
 	)
 	switch {
 	case errors.As(err, &u), errors.Is(err, builder.ErrRequest):
@@ -113,6 +115,8 @@ func describe(err error) failure {
 		f.Hint = inputHint(in)
 	case errors.As(err, &api):
 		f.fromServer(api)
+	case errors.As(err, &fluss):
+		f.fromCluster(fluss)
 	case errors.As(err, &store):
 		f.fromStore(store)
 	case errors.As(err, &row), errors.As(err, &se), errors.Is(err, builder.ErrForeignBucket):
@@ -190,6 +194,25 @@ func (f *failure) fromStore(e *s3.Error) {
 	}
 }
 
+// fromCluster is for a refusal of a cluster that was asked without a server.
+func (f *failure) fromCluster(e *flussdirect.Error) {
+	f.Code = e.Code
+	switch e.Code {
+	case v1.CodeNotFound:
+		f.ExitCode, f.Hint = exitNotFound, "is the name right? It may also be over: clusters keep few snapshots"
+	case v1.CodeDenied, v1.CodeUnauthenticated:
+		f.ExitCode = exitDenied
+	case v1.CodeTargetRefused:
+		f.ExitCode = exitConflict
+	case v1.CodeInvalidRequest:
+		f.ExitCode = exitUsage
+	case v1.CodeClusterUnavailable:
+		f.ExitCode = exitUnavailable
+	case v1.CodeNotOffered:
+		f.Hint = "the cluster's release, or the table, has no such thing"
+	}
+}
+
 // flattened are the codes that the OAuth endpoints answer with 400, with the status
 // that the others give them.
 var flattened = map[string]int{
@@ -220,6 +243,7 @@ var serverHints = map[string]string{
 	v1.CodeInvalidManifest:       "the files do not fit the load; what is wrong stands above: build the buckets it names again in a new session",
 	v1.CodeCredentialsNotOffered: "use --credentials gateway or sign, or begin the load with another --hand-over (copy, wait or verify)",
 	v1.CodeCredentialsTooLarge:   "ask for fewer buckets at once",
+	v1.CodeNotOffered:            "the target of this server is no live cluster, or its release has no such thing",
 	v1.CodeInsufficientSpace:     "the server's disk is full: go on when its operator has made room",
 }
 

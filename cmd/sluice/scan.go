@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
 	"github.com/fluss-sluice/sluice/fluss/schema"
@@ -22,6 +21,8 @@ import (
 
 // scanFlags say what to read and how to print it.
 type scanFlags struct {
+	cluster    clusterFlags
+	now        bool
 	columns    []string
 	limit      int64
 	buckets    string
@@ -43,7 +44,9 @@ by bucket in key order. With --out a file appears only when it is complete; with
 --format, its name tells the format: .csv, .tsv, .json, .jsonl, .parquet, .arrow.`,
 		Example: `  sluice scan geo.places --columns id,name --limit 10
   sluice scan geo.places --out places.parquet
-  sluice scan geo.places --format json | jq .name`,
+  sluice scan geo.places --format json | jq .name
+  sluice scan geo.places --live --limit 10
+  sluice scan --cluster fluss.example:9123 geo.places`,
 		Args: cobra.ExactArgs(1),
 	}
 	fs := c.Flags()
@@ -64,11 +67,19 @@ by bucket in key order. With --out a file appears only when it is complete; with
 
 func (f *scanFlags) add(fs *pflag.FlagSet) {
 	addWay(fs)
-	fs.StringSliceVar(&f.columns, "columns", nil, "columns to print (default: all)")
+	f.cluster.add(fs)
+	f.cluster.addStore(fs)
+	f.addOutput(fs)
 	fs.Int64Var(&f.limit, "limit", 0, "end after this many rows (default: all)")
+	fs.BoolVar(&f.now, "live", false, "the first rows as they are now, instead of those of snapshots; wants --limit")
 	fs.StringVar(&f.buckets, "bucket", "", "buckets to read, for example 0-1,3 (default: all)")
 	fs.Int64Var(&f.snapshotID, "snapshot-id", 0, "read this snapshot of each bucket (default: the latest)")
 	fs.Int32Var(&f.schemaID, "schema-id", 0, "print rows as this schema of the table has them (default: the current one)")
+}
+
+// addOutput adds the flags about the form of rows.
+func (f *scanFlags) addOutput(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&f.columns, "columns", nil, "columns to print (default: all)")
 	fs.StringVar(&f.format, "format", "", "table, json (lines), csv, arrow or parquet (default: as the name in --out says; else table, or json with --output json)")
 	fs.StringVar(&f.delimiter, "delimiter", "", `delimiter of CSV cells, \t for a tab (default: a comma, a tab in *.tsv)`)
 	fs.StringVar(&f.null, "null", "", "CSV text for NULL (default: the empty cell)")
@@ -83,6 +94,9 @@ func (f *scanFlags) request(target string, fs *pflag.FlagSet) (builder.ScanReque
 	}
 	if f.limit < 0 || fs.Changed("limit") && f.limit == 0 {
 		return req, &usageError{errors.New("--limit wants a number above 0")}
+	}
+	if f.now && (f.limit == 0 || fs.Changed("snapshot-id") || fs.Changed("schema-id")) {
+		return req, &usageError{errors.New("--live wants --limit, and neither --snapshot-id nor --schema-id: rows as they are now are read from their beginning")}
 	}
 	if req.Buckets, err = parseBuckets(f.buckets); err != nil {
 		return req, err
@@ -141,59 +155,45 @@ func (f *scanFlags) outputFormat(g *globals) (tabular.Format, error) {
 	return format, nil
 }
 
-func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest, way builder.Credentials) error {
-	format, err := f.outputFormat(g)
+func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest, way builder.Credentials) (err error) {
+	if _, err := f.outputFormat(g); err != nil {
+		return err
+	}
+	if _, err := f.dialect(); err != nil {
+		return err
+	}
+	from, err := f.cluster.open(ctx, g, way)
 	if err != nil {
 		return err
 	}
-	delimiter, err := f.dialect()
-	if err != nil {
-		return err
+	defer func() { err = errors.Join(err, from.Close()) }()
+	if f.now {
+		return wantPartition(ctx, from, req.Target, f.live(ctx, g, from, req))
 	}
-	c, err := g.connectBy(way, builder.Events{})
-	if err != nil {
-		return err
-	}
-	scan, err := c.SnapshotScan(ctx, req)
+	s, err := from.SnapshotScan(ctx, req)
 	if errors.Is(err, builder.ErrRequest) {
 		return &hinted{err, fmt.Sprintf("`sluice table show %s.%s` shows what there is", req.Target.Database, req.Target.Table)}
 	}
 	if err != nil {
-		return wantPartition(ctx, c, req.Target, err)
+		return wantPartition(ctx, from, req.Target, err)
 	}
-	defer scan.Close()
-	out := &outFile{Writer: g.stdout}
-	if f.out != "" {
-		if out, err = createOut(f.out); err != nil {
-			return err
+	defer func() { err = errors.Join(err, s.Close()) }()
+	return f.print(g, s.Schema().Columns, func(w tabular.Writer) (int64, error) {
+		n, err := f.copy(g, s, w)
+		if err != nil {
+			err = fmt.Errorf("scan %s: %w", req.Target, err)
 		}
-		defer out.discard()
-	}
-	w, err := tabular.NewWriter(out, format, scan.Schema().Columns, tabular.WriteOptions{Delimiter: delimiter, Null: f.null, Pipe: f.out == "" || f.ext() == extArrowStream})
-	if err != nil {
-		return err
-	}
-	n, err := f.copy(g, scan, w)
-	if err != nil {
-		return fmt.Errorf("scan %s: %w", req.Target, err)
-	}
-	if err := errors.Join(w.Close(), out.commit()); err != nil {
-		return err
-	}
-	if f.out != "" {
-		g.remark("wrote %s rows to %s", grouped(n), f.out)
-	}
-	return nil
+		return n, err
+	})
 }
 
 // wantPartition explains why a partitioned table cannot be read as a whole: the server
 // says so in words about loading.
-func wantPartition(ctx context.Context, c *builder.Client, target v1.Target, err error) error {
-	var e *client.Error
-	if target.Partition != "" || !errors.As(err, &e) || e.Problem.Code != v1.CodeTargetRefused {
+func wantPartition(ctx context.Context, from reading, target v1.Target, err error) error {
+	if target.Partition != "" || problemCode(err) != v1.CodeTargetRefused {
 		return err
 	}
-	t, tableErr := c.API().Table(ctx, target.Database, target.Table)
+	t, tableErr := from.Table(ctx, target.Database, target.Table)
 	if tableErr != nil {
 		return err
 	}

@@ -17,17 +17,19 @@ func newSnapshotsCommand(g *globals) *cobra.Command {
 }
 
 func newSnapshotsList(g *globals) *cobra.Command {
-	return &cobra.Command{
+	var cluster clusterFlags
+	c := &cobra.Command{
 		Use: "list DATABASE.TABLE[/PARTITION]", Short: "List the latest KV snapshot of each bucket", Args: cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
 			target, err := parseTarget(args[0])
 			if err != nil {
 				return err
 			}
-			c, err := g.connect(builder.Events{})
+			c, err := cluster.open(cmd.Context(), g, builder.Gateway)
 			if err != nil {
 				return err
 			}
+			defer func() { err = errors.Join(err, c.Close()) }()
 			s, err := c.LatestKVSnapshots(cmd.Context(), target)
 			if err != nil {
 				return wantPartition(cmd.Context(), c, target, err)
@@ -52,9 +54,12 @@ func newSnapshotsList(g *globals) *cobra.Command {
 			return nil
 		},
 	}
+	cluster.add(c.Flags())
+	return c
 }
 
 func newSnapshotsShow(g *globals) *cobra.Command {
+	var cluster clusterFlags
 	var bucket int
 	var id int64
 	c := &cobra.Command{
@@ -63,7 +68,9 @@ func newSnapshotsShow(g *globals) *cobra.Command {
 	fs := c.Flags()
 	fs.IntVar(&bucket, "bucket", 0, "bucket")
 	fs.Int64Var(&id, "snapshot-id", 0, "snapshot (default: the latest)")
-	c.RunE = func(cmd *cobra.Command, args []string) error {
+	cluster.add(fs)
+	cluster.addStore(fs)
+	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		target, err := parseTarget(args[0])
 		if err != nil {
 			return err
@@ -75,10 +82,11 @@ func newSnapshotsShow(g *globals) *cobra.Command {
 		if fs.Changed("snapshot-id") {
 			which = &id
 		}
-		c, err := g.connect(builder.Events{})
+		c, err := cluster.open(cmd.Context(), g, builder.Gateway)
 		if err != nil {
 			return err
 		}
+		defer func() { err = errors.Join(err, c.Close()) }()
 		m, err := c.KVSnapshotMetadata(cmd.Context(), target, bucket, which)
 		if err != nil {
 			return wantPartition(cmd.Context(), c, target, err)

@@ -161,3 +161,9 @@ func appendText(dst []byte, t *schema.Type, v row.Value) []byte {
 
 // isNested reports whether a type's text form is JSON.
 func isNested(k schema.Kind) bool { return k == schema.Array || k == schema.Map || k == schema.Row }
+
+// ParseText reads a scalar value as it stands in a CSV cell.
+func ParseText(t schema.Type, text string) (row.Value, error) {
+	var a arena
+	return parseText(&a, &t, []byte(text))
+}
