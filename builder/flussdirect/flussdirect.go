@@ -81,7 +81,7 @@ func (c *Client) Close() error {
 	return errors.Join(errs...)
 }
 
-func (c *Client) reader() *scan.Reader { return &scan.Reader{Service: c, Open: c.snapshots} }
+func (c *Client) reader() *scan.Reader { return &scan.Reader{Service: service{c}, Open: c.snapshots} }
 
 // SnapshotScan opens a scan; close it. ctx covers the whole scan.
 func (c *Client) SnapshotScan(ctx context.Context, req ScanRequest) (*Scan, error) {

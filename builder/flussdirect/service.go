@@ -15,7 +15,15 @@ import (
 
 // This file is what a Sluice server would answer, asked of the cluster.
 
-var _ scan.Service = (*Client)(nil)
+// service is what scans ask, which do not need to know where _METADATA lies.
+type service struct{ *Client }
+
+var _ scan.Service = service{}
+
+// LatestKVSnapshots implements scan.Service.
+func (s service) LatestKVSnapshots(ctx context.Context, t Target) (*v1.KVSnapshots, error) {
+	return s.latest(ctx, t)
+}
 
 // Error is a cluster's refusal with the code that a Sluice server would give it.
 type Error struct {
@@ -147,8 +155,30 @@ func (c *Client) Table(ctx context.Context, database, table string) (*v1.Table, 
 }
 
 // LatestKVSnapshots returns the newest snapshot of each bucket; buckets without one are
-// absent. Their MetadataPath is empty: KVSnapshotMetadata finds out.
+// absent.
 func (c *Client) LatestKVSnapshots(ctx context.Context, t Target) (*v1.KVSnapshots, error) {
+	out, err := c.latest(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	for i := range out.Snapshots {
+		s := &out.Snapshots[i]
+		err := c.on(ctx, t, func(p client.Physical) error {
+			m, err := c.client.KVSnapshotMetadata(ctx, p.Bucket(int32(s.BucketID)), s.SnapshotID)
+			if err == nil {
+				s.MetadataPath, err = metadataURI(m)
+			}
+			return err
+		})
+		if err != nil && !absent(err) {
+			return nil, fmt.Errorf("bucket %d, snapshot %d: %w", s.BucketID, s.SnapshotID, err)
+		}
+	}
+	return out, nil
+}
+
+// latest leaves out where _METADATA lies, which takes a question for each bucket.
+func (c *Client) latest(ctx context.Context, t Target) (*v1.KVSnapshots, error) {
 	got, err := c.client.LatestKVSnapshots(ctx, pathOf(t), t.Partition)
 	switch client.CodeOf(err) {
 	case client.CodePartitionNotExist, client.CodeInvalidPartition:
@@ -172,7 +202,7 @@ func (c *Client) LatestKVSnapshots(ctx context.Context, t Target) (*v1.KVSnapsho
 // means the newest.
 func (c *Client) KVSnapshotMetadata(ctx context.Context, t Target, bucket int, snapshotID *int64) (*v1.KVSnapshotMetadata, error) {
 	if snapshotID == nil {
-		latest, err := c.LatestKVSnapshots(ctx, t)
+		latest, err := c.latest(ctx, t)
 		if err != nil {
 			return nil, err
 		}
