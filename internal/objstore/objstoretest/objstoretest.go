@@ -45,6 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) objstore.Store) {
 		{"missing objects are not found", testNotFound},
 		{"keys that could be read differently are refused", testBadKeys},
 		{"odd keys are only names", testOddKeys},
+		{"keys that differ in case only are not mixed up", testCase},
 		{"listing is in key order", testListOrder},
 		{"listing takes prefixes by segments", testListPrefix},
 		{"listing can stop early", testListStops},
@@ -542,6 +543,18 @@ func testOddKeys(t *testing.T, s objstore.Store) {
 	if diff := cmp.Diff(keys, list(t, s, "")); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
+}
+
+func testCase(t *testing.T, s objstore.Store) {
+	put(t, s, "dir/Key", []byte("capital"))
+	_, err := s.Put(t.Context(), "dir/key", strings.NewReader("small"), objstore.PutOptions{})
+	switch {
+	case err == nil:
+		wantObject(t, s, "dir/key", []byte("small"))
+	case !errors.Is(err, objstore.ErrExists): // some media fold case
+		t.Fatal(err)
+	}
+	wantObject(t, s, "dir/Key", []byte("capital"))
 }
 
 func testListOrder(t *testing.T, s objstore.Store) {
