@@ -600,6 +600,28 @@ func TestWhatValidationRefusedIsCopiedAnew(t *testing.T) {
 	}
 }
 
+// A worker swaps a small file for a huge one after its size was looked at.
+func TestNothingLargerIsCopiedThanWasDeclared(t *testing.T) {
+	w, _ := openKeys(t, session.HandOverCopy)
+	w.table("places")
+	s := w.begin("one")
+	l := w.build(s, 30)
+	ref := l.store()
+	k := w.keys(bob, s, "bucket:1:write")
+	w.spy("copy", base(l.sst().Path), func() {
+		if err := k.put(l.staged(l.sst().Path), make([]byte, 1<<20)); err != nil {
+			t.Error(err)
+		}
+	})
+	_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+	if !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), "changed after") {
+		t.Errorf("%v", err)
+	}
+	if n := len(w.content(l.sst().Path)); n > 0 {
+		t.Errorf("%d bytes were copied", n)
+	}
+}
+
 func TestAnAbortBeatsACopyStillRunning(t *testing.T) {
 	for _, by := range []string{"caller", "deadline"} {
 		w, _ := openKeys(t, session.HandOverCopy)
