@@ -600,25 +600,27 @@ func TestWhatValidationRefusedIsCopiedAnew(t *testing.T) {
 	}
 }
 
-// A worker swaps a small file for a huge one after its size was looked at.
+// A worker swaps a small file for a huge one, before or after its size is looked at.
 func TestNothingLargerIsCopiedThanWasDeclared(t *testing.T) {
-	w, _ := openKeys(t, session.HandOverCopy)
-	w.table("places")
-	s := w.begin("one")
-	l := w.build(s, 30)
-	ref := l.store()
-	k := w.keys(bob, s, "bucket:1:write")
-	w.spy("copy", base(l.sst().Path), func() {
-		if err := k.put(l.staged(l.sst().Path), make([]byte, 1<<20)); err != nil {
-			t.Error(err)
+	for op, says := range map[string]string{"head": "declared", "copy": "changed after"} {
+		w, _ := openKeys(t, session.HandOverCopy)
+		w.table("places")
+		s := w.begin("one")
+		l := w.build(s, 30)
+		ref := l.store()
+		k := w.keys(bob, s, "bucket:1:write")
+		reached := w.spy(op, "/data/1/snap-0"+base(l.sst().Path), func() {
+			if err := k.put(l.staged(l.sst().Path), make([]byte, 1<<20)); err != nil {
+				t.Error(err)
+			}
+		})
+		_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+		if !reached.Load() || !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), says) {
+			t.Errorf("before %s: %v", op, err)
 		}
-	})
-	_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
-	if !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), "changed after") {
-		t.Errorf("%v", err)
-	}
-	if n := len(w.content(l.sst().Path)); n > 0 {
-		t.Errorf("%d bytes were copied", n)
+		if n := len(w.content(l.sst().Path)); n > 0 {
+			t.Errorf("before %s: %d bytes were copied", op, n)
+		}
 	}
 }
 
