@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"strconv"
 
 	"github.com/apache/arrow-go/v18/arrow"
 	"github.com/apache/arrow-go/v18/arrow/array"
@@ -56,8 +55,8 @@ func storeChild(name string, args []string) error {
 	switch {
 	case name == "child-put" && len(args) == 1:
 		return p.put(ctx, name, args[0])
-	case name == "child-put-sdk" && len(args) == 3:
-		return p.putSDK(ctx, name, args[0], args[1], args[2])
+	case name == "child-put-sdk" && len(args) == 2:
+		return p.putSDK(ctx, name, args[0], args[1])
 	case name == "child-fill" && len(args) == 1:
 		return p.fill(args[0])
 	case name == "child-get":
@@ -107,16 +106,10 @@ func (p place) put(ctx context.Context, name, input string) error {
 	return p.upload(ctx, name, input, func(key string, f *os.File) error { return putPart(ctx, store, key, f, uploadSize) })
 }
 
-// putSDK uploads as a user of the SDK would; no concurrency and no algorithm are its
-// own choice.
-func (p place) putSDK(ctx context.Context, name, input, concurrency, algorithm string) error {
-	n, err := strconv.Atoi(concurrency)
-	if err != nil {
-		return err
-	}
-	manager := transfermanager.New(p.sdk(), func(o *transfermanager.Options) {
-		o.Concurrency, o.ChecksumAlgorithm = n, types.ChecksumAlgorithm(algorithm)
-	})
+// putSDK uploads as a user of the SDK would; parts, their number at once and, when
+// empty, the checksum are its own choice.
+func (p place) putSDK(ctx context.Context, name, input, checksum string) error {
+	manager := transfermanager.New(p.sdk(), func(o *transfermanager.Options) { o.ChecksumAlgorithm = types.ChecksumAlgorithm(checksum) })
 	return p.upload(ctx, name, input, func(key string, f *os.File) error {
 		_, err := manager.UploadObject(ctx, &transfermanager.UploadObjectInput{Bucket: &p.Bucket, Key: &key, Body: f})
 		return err
