@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,8 +296,8 @@ func TestACommitThatWaitsHoldsNoSlotAndKeepsNobodyBusy(t *testing.T) {
 	if !strings.Contains(err.Error(), "frozen") {
 		t.Errorf("%v", err)
 	}
-	reads := 0
-	w.objects.Store = &spied{Store: w.objects.Store, before: func(string, string) { reads++ }}
+	var reads atomic.Int64
+	w.objects.Store = &spied{Store: w.objects.Store, before: func(string, string) { reads.Add(1) }}
 	version := w.state(s.ID).Version
 	for range 100 {
 		w.sweep(ctx)
@@ -305,8 +306,8 @@ func TestACommitThatWaitsHoldsNoSlotAndKeepsNobodyBusy(t *testing.T) {
 		}
 	}
 	w.running.Wait()
-	if reads > 0 || w.state(s.ID).Version != version {
-		t.Errorf("%d reads of the warehouse, version %d became %d", reads, version, w.state(s.ID).Version)
+	if n := reads.Load(); n > 0 || w.state(s.ID).Version != version {
+		t.Errorf("%d reads of the warehouse, version %d became %d", n, version, w.state(s.ID).Version)
 	}
 	// One without keys goes past it.
 	w.table("others")

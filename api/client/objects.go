@@ -175,13 +175,17 @@ func position(body io.Reader) (int64, io.Seeker) {
 }
 
 func (o *Objects) putOnce(ctx context.Context, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
-	counted := newCountingReader(body)
+	counted := newCountingReader(body, opt.Size)
 	req, err := o.way.request(ctx, http.MethodPut, key, counted)
 	if err != nil {
 		return objstore.Info{}, err
 	}
 	req.ContentLength = opt.Size
 	if opt.Size == 0 {
+		_, _ = io.ReadFull(counted, make([]byte, 1)) // fault has the error
+		if err := counted.fault(0); err != nil {
+			return objstore.Info{}, fmt.Errorf("put %s: %w", key, err)
+		}
 		req.Body = http.NoBody
 	}
 	if opt.Size > expectContinue {
@@ -402,20 +406,32 @@ func (o *Objects) infoOf(key string, h http.Header, size int64) objstore.Info {
 
 // countingReader watches a body being sent. It hides the caller's Close and type:
 // the caller owns the body, and net/http must take the length from us.
+//
+// It looks one byte behind the announced end before it gives the last byte away:
+// net/http looks there, too, but may do so after the server has stored what it got.
 type countingReader struct {
 	r      io.Reader
+	size   int64
 	n      int64
 	err    error // what the body's Read returned last
 	once   sync.Once
 	closed chan struct{}
 }
 
-func newCountingReader(r io.Reader) *countingReader {
-	return &countingReader{r: r, closed: make(chan struct{})}
+func newCountingReader(r io.Reader, size int64) *countingReader {
+	return &countingReader{r: r, size: size, closed: make(chan struct{})}
 }
 
 func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
+	if n > 0 && err == nil && c.n+int64(n) >= c.size {
+		var more [1]byte
+		var m int
+		if m, err = io.ReadFull(c.r, more[:]); m > 0 {
+			c.n = c.size + 1
+			return 0, objstore.ErrSize
+		}
+	}
 	c.n += int64(n)
 	c.err = err
 	return n, err
