@@ -8,7 +8,7 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build demo demo-s3 test test-race bench lint fuzz clean help
+.PHONY: all build demo demo-s3 test test-race test-stores-full bench lint fuzz clean help
 
 all: build
 
@@ -21,7 +21,7 @@ build: ## build bin/sluiced and bin/sluice
 demo: build ## load 135,233 places through a real sluiced and read them back (DEMO_DIR=path KEEP=1 keep its files)
 	$(GO) run ./test/demo -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
-demo-s3: build ## the same with the warehouse on an S3 server that it installs, starts and stops (needs python3 and pip)
+demo-s3: build ## the same on an S3 server that it installs, starts and stops, by gateway, sign and sts (needs python3 and pip)
 	$(GO) run ./test/demo -s3 -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
 # Prints one line per package, and at the end every skipped test with its reason.
@@ -33,6 +33,9 @@ test: ## run every test; those that need a missing tool say so and are skipped
 
 test-race: ## the same under the race detector (needs a C compiler)
 	CGO_ENABLED=1 $(GOTESTSUM) -- -race ./...
+
+test-stores-full: ## the store tests, against a Ceph RGW as well (Debian: apt-get install radosgw ceph-mon ceph-osd ceph-mgr ceph-common)
+	SLUICE_STORES_FULL=1 SLUICE_REQUIRE_TOOLS=1 $(GO) test -count=1 ./broker/vend/... ./test/env
 
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench

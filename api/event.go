@@ -32,6 +32,7 @@ type event struct {
 	revision   string
 	grantID    string
 	tokenHash  string // of an issued token
+	keys       *vendedKeys
 	code       string // problem code
 	err        error  // cause, for the log only
 
@@ -100,6 +101,9 @@ func (ev *event) log(ctx context.Context, l *slog.Logger, w *recorder, took time
 	text("policy", ev.revision)
 	text("grant", ev.grantID)
 	text("issued_sha256", ev.tokenHash)
+	if k := ev.keys; k != nil {
+		add(slog.Int("key_sets", k.sets), slog.String("bound", k.bound), slog.Time("live_until", k.liveUntil), slog.Bool("cached", k.cached))
+	}
 	text("code", ev.code)
 	if ev.err != nil {
 		add(slog.String("err", ev.err.Error()))

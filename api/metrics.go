@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/fluss-sluice/sluice/broker/vend"
 )
 
 // metrics are this package's Prometheus metrics. Labels take values from small
@@ -15,6 +17,9 @@ type metrics struct {
 	requests *prometheus.CounterVec
 	duration *prometheus.HistogramVec
 	inflight prometheus.Gauge
+
+	keys   *prometheus.CounterVec
+	bounds *prometheus.CounterVec
 
 	connections prometheus.Gauge
 	refused     prometheus.Counter
@@ -33,6 +38,12 @@ func newMetrics(reg *prometheus.Registry, gates map[class]*gate) (*metrics, erro
 		inflight: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_http_requests_inflight", Help: "Requests being served or waiting for admission.",
 		}),
+		keys: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_credential_requests_total", Help: "Authenticated requests for keys of the object store, by shape of the answer and outcome: ok, or the problem's code.",
+		}, []string{"format", "outcome"}),
+		bounds: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "sluice_credential_bound_total", Help: "Answers with keys by what limited their life.",
+		}, []string{"bound"}),
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "sluice_connections", Help: "Open connections.",
 		}),
@@ -40,7 +51,7 @@ func newMetrics(reg *prometheus.Registry, gates map[class]*gate) (*metrics, erro
 			Name: "sluice_connections_refused_total", Help: "Connections above the limit.",
 		}),
 	}
-	all := []prometheus.Collector{m.requests, m.duration, m.inflight, m.connections, m.refused}
+	all := []prometheus.Collector{m.requests, m.duration, m.inflight, m.keys, m.bounds, m.connections, m.refused}
 	for c, g := range gates {
 		labels := prometheus.Labels{"class": string(c)}
 		all = append(all,
@@ -61,6 +72,22 @@ func newMetrics(reg *prometheus.Registry, gates map[class]*gate) (*metrics, erro
 		}
 	}
 	return m, nil
+}
+
+// outcomeOK is the outcome of requests that got keys.
+const outcomeOK = "ok"
+
+// vended counts a request for keys. Codes are a fixed set, and bounds are those of
+// package vend: a label must never be text from elsewhere.
+func (m *metrics) vended(format, outcome string, bound vend.Bound) {
+	m.keys.WithLabelValues(format, outcome).Inc()
+	switch bound {
+	case "":
+	case vend.BoundPolicy, vend.BoundDeadline, vend.BoundConfigured, vend.BoundRole, vend.BoundChaining, vend.BoundProvider:
+		m.bounds.WithLabelValues(string(bound)).Inc()
+	default:
+		m.bounds.WithLabelValues("other").Inc()
+	}
 }
 
 func (m *metrics) count(ev *event, status int, took time.Duration) {

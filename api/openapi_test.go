@@ -108,6 +108,9 @@ var wireTypes = map[string]any{
 	"CreateTableRequest": v1.CreateTableRequest{}, "Partition": v1.Partition{}, "PartitionList": v1.PartitionList{},
 	"CreatePartitionRequest": v1.CreatePartitionRequest{}, "SchemaVersion": v1.SchemaVersion{}, "KVSnapshots": v1.KVSnapshots{},
 	"KVSnapshot": v1.KVSnapshot{}, "KVSnapshotMetadata": v1.KVSnapshotMetadata{}, "KVFile": v1.KVFile{}, "Health": v1.Health{},
+	"Verification": v1.Verification{}, "Credentials": v1.Credentials{}, "Keys": v1.Keys{}, "KeyLocation": v1.KeyLocation{},
+	"StorageCredentials": v1.StorageCredentials{}, "StorageCredential": v1.StorageCredential{},
+	"AWSCredentials": v1.AWSCredentials{}, "AWSError": v1.AWSError{},
 	"Problem": v1.Problem{}, "SignRequest": v1.SignRequest{}, "SignResponse": v1.SignResponse{},
 }
 
@@ -197,7 +200,7 @@ func fill(v reflect.Value, at string) {
 
 func sample(field string) string {
 	switch field {
-	case "id", "bulk_load_id", "sid":
+	case "id", "bulk_load_id", "sid", "session_id":
 		return "0f8b3f0e-6f5a-4d6c-9d1b-2b0f8a3c7e11"
 	case "sha256":
 		return strings.Repeat("a", 64)
@@ -205,6 +208,10 @@ func sample(field string) string {
 		return "BEGUN"
 	case "phase":
 		return "building"
+	case "hand_over":
+		return "copy"
+	case "access":
+		return v1.AccessRead
 	case "log_offset":
 		return "zero"
 	case "token_type":

@@ -13,7 +13,9 @@ import (
 	"github.com/fluss-sluice/sluice/api/authn"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker"
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/token"
+	"github.com/fluss-sluice/sluice/broker/vend"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
 	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -89,6 +91,14 @@ var kinds = []kind{
 	{is: scope.ErrOutside, status: 403, code: v1.CodeOutsideScope},
 	{is: broker.ErrBusy, status: 503, code: v1.CodeBusy, retryAfter: retrySoon},
 	{is: broker.ErrUnsupported, status: 501, code: v1.CodeNotImplemented},
+	{is: vend.ErrBusy, status: 429, code: v1.CodeCredentialsBusy, detail: "the credential provider is called often enough already; nothing was vended", retryAfter: retrySoon},
+	{is: vend.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: vend.ErrTooLarge, status: 422, code: v1.CodeCredentialsTooLarge},
+	{is: vend.ErrTooShort, status: 409, code: v1.CodeCredentialsTooShort},
+	{is: vend.ErrRevoked, status: 410, code: v1.CodeSessionEnded, detail: "the session was frozen, ended or revoked while the keys were made: none are handed out"},
+	{is: vend.ErrRefused, status: 502, code: v1.CodeProviderRefused, detail: "the credential provider refuses; the log has its code under this request id"},
+	{is: vend.ErrUnusable, status: 502, code: v1.CodeProviderUnusable, detail: "the credential provider answered with keys that must not be handed on"},
+	{is: vend.ErrUnavailable, status: 503, code: v1.CodeProviderUnavailable, detail: "the credential provider does not answer now", retryAfter: retryPolicy},
 	{is: session.ErrNotFound, status: 404, code: v1.CodeNotFound, detail: "no such session, or none that you may see"},
 	{is: session.ErrGrantNotFound, status: 404, code: v1.CodeNotFound, detail: "no such grant"},
 	{is: session.ErrTargetNotFound, status: 404, code: v1.CodeNotFound},
@@ -104,6 +114,7 @@ var kinds = []kind{
 	{is: session.ErrConflict, status: 409, code: v1.CodeConflict, detail: "it was changed at the same time: read it again"},
 	{is: session.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
 	{is: scope.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: target.ErrDamaged, status: 500, code: v1.CodeDamaged},
 	{is: objstore.ErrUnavailable, status: 504, code: v1.CodeTimeout, detail: "the object store does not answer now: repeat the request to learn its outcome", retryAfter: retryPolicy},
 	{is: context.DeadlineExceeded, status: 504, code: v1.CodeTimeout, detail: "this took too long; what was begun goes on, repeat the request to learn its outcome", retryAfter: retrySoon},
 	{is: context.Canceled, status: statusClientClosed, code: v1.CodeTimeout, detail: "the client went away"},
@@ -161,6 +172,10 @@ func (k kind) failure(err error) failure {
 	var busy *broker.BusyError
 	if errors.As(err, &busy) && busy.RetryAfter > 0 {
 		f.retryAfter = busy.RetryAfter
+	}
+	var vendor *vend.BusyError
+	if errors.As(err, &vendor) && vendor.RetryAfter > 0 {
+		f.retryAfter = vendor.RetryAfter
 	}
 	return f
 }

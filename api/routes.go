@@ -23,6 +23,10 @@ const (
 	classAPI    class = "api"
 	classObject class = "object"
 	classCommit class = "commit"
+	// Requests for keys wait for the provider, and signatures come one per request of
+	// a worker: neither may take the places of heartbeats.
+	classVend class = "vend"
+	classSign class = "sign"
 )
 
 // endpoint answers a request, or returns an error before it wrote anything.
@@ -74,6 +78,13 @@ func (s *Server) routes(c Config) *chi.Mux {
 		m.Method(http.MethodPost, "/dev/token", s.wrap(classAPI, s.fail, intake{limit: s.limits.MaxForm}, s.devToken))
 	}
 
+	vend := func(pattern string, h authenticated) {
+		m.Method(http.MethodGet, pattern, s.wrap(classVend, s.fail, doc, s.auth(h)))
+	}
+	vend("/v1/sessions/{id}/credentials", s.sessionCredentials)
+	vend("/v1/credentials", s.ownCredentials)
+	m.Method(http.MethodGet, "/v1/aws/credentials", bareToken(s.wrap(classVend, s.failAWS, doc, s.auth(s.awsCredentials))))
+
 	if c.Gateway != nil {
 		objects := s.wrap(classObject, s.fail, intake{}, s.auth(s.objects(c.Gateway(s.authorizeObject, s.fail))))
 		for _, method := range []string{http.MethodGet, http.MethodHead, http.MethodPut} {
@@ -84,7 +95,7 @@ func (s *Server) routes(c Config) *chi.Mux {
 	if s.signer != nil {
 		sign := sign(remotesign.NewHandler(remotesign.HandlerConfig{Signer: s.signer, Fail: s.fail}))
 		small := intake{limit: min(maxSignBody, s.limits.MaxBody), bearer: true}
-		m.Method(http.MethodPost, remotesign.Path, s.wrap(classAPI, s.fail, small, s.auth(sign)))
+		m.Method(http.MethodPost, remotesign.Path, s.wrap(classSign, s.fail, small, s.auth(sign)))
 	}
 
 	system := func(pattern string, h endpoint) {

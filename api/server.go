@@ -69,10 +69,12 @@ type Fail = func(w http.ResponseWriter, r *http.Request, err error)
 // defaults.
 type Limits struct {
 	// MaxConcurrent requests run at once; MaxQueue more wait, up to QueueTimeout
-	// each. Defaults 256, 1024 and 10 s. Objects and commits have their own.
+	// each. Defaults 256, 1024 and 10 s. The kinds named below have their own.
 	MaxConcurrent, MaxQueue               int
 	MaxConcurrentObjects, MaxQueueObjects int // 128 and 512
 	MaxConcurrentCommits, MaxQueueCommits int // 32 and 128
+	MaxConcurrentVends, MaxQueueVends     int // requests for keys; as MaxConcurrent and MaxQueue
+	MaxConcurrentSigns, MaxQueueSigns     int // as MaxConcurrent and MaxQueue
 	QueueTimeout                          time.Duration
 	MaxSigned                             int64         // content of one signed request, bytes; 5 GiB
 	MaxBody                               int64         // JSON body, bytes; 1 MiB
@@ -109,6 +111,10 @@ func (l Limits) withDefaults() Limits {
 	number(&l.MaxQueueObjects, 512)
 	number(&l.MaxConcurrentCommits, 32)
 	number(&l.MaxQueueCommits, 128)
+	number(&l.MaxConcurrentVends, l.MaxConcurrent)
+	number(&l.MaxQueueVends, l.MaxQueue)
+	number(&l.MaxConcurrentSigns, l.MaxConcurrent)
+	number(&l.MaxQueueSigns, l.MaxQueue)
 	wait(&l.QueueTimeout, 10*time.Second)
 	size(&l.MaxSigned, 5<<30)
 	size(&l.MaxBody, 1<<20)
@@ -127,6 +133,7 @@ type Server struct {
 	broker    *broker.Broker
 	authn     *authn.Authenticator
 	signer    *remotesign.Signer // nil = nothing is signed
+	gateway   bool               // objects are served
 	dev       *authn.DevIssuer
 	publicURL string
 	checks    map[string]func(ctx context.Context) error
@@ -153,7 +160,7 @@ func NewServer(c Config) (*Server, error) {
 	}
 	s := &Server{
 		broker: c.Broker, authn: c.Authn, dev: c.Dev, publicURL: c.PublicURL, checks: c.Checks, alive: c.Alive,
-		limits: c.Limits.withDefaults(), now: c.Now, log: c.Logger,
+		limits: c.Limits.withDefaults(), now: c.Now, log: c.Logger, gateway: c.Gateway != nil,
 	}
 	if s.now == nil {
 		s.now = time.Now
@@ -165,6 +172,8 @@ func NewServer(c Config) (*Server, error) {
 		classAPI:    newGate(s.limits.MaxConcurrent, s.limits.MaxQueue),
 		classObject: newGate(s.limits.MaxConcurrentObjects, s.limits.MaxQueueObjects),
 		classCommit: newGate(s.limits.MaxConcurrentCommits, s.limits.MaxQueueCommits),
+		classVend:   newGate(s.limits.MaxConcurrentVends, s.limits.MaxQueueVends),
+		classSign:   newGate(s.limits.MaxConcurrentSigns, s.limits.MaxQueueSigns),
 	}
 	s.objectsOf = shares{most: max(1, s.limits.MaxConcurrentObjects/2), held: map[string]int{}}
 	s.bodies.max = maxHeldBodies

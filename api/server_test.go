@@ -25,10 +25,12 @@ import (
 	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/target/directory"
 	"github.com/fluss-sluice/sluice/broker/token"
+	"github.com/fluss-sluice/sluice/broker/vend"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/credential"
 	"github.com/fluss-sluice/sluice/session/pebblestore"
 )
@@ -96,6 +98,22 @@ func newWorld(t testing.TB, change ...func(*Config)) *world {
 // newWorldOn is a world on a store, a policy and an audit log of the caller's.
 func newWorldOn(t testing.TB, dir string, fs vfs.FS, decider policy.Decider, trail audit.Sink, change ...func(*Config)) *world {
 	t.Helper()
+	return newWorldOf(t, parts{dir: dir, fs: fs, decider: decider, trail: trail, root: "file:///warehouse"}, change...)
+}
+
+// parts are what a world is made of.
+type parts struct {
+	dir       string // of the session store
+	fs        vfs.FS
+	decider   policy.Decider
+	trail     audit.Sink
+	root      string // URI of the warehouse
+	vendor    vend.Vendor
+	handOvers []session.HandOver
+}
+
+func newWorldOf(t testing.TB, p parts, change ...func(*Config)) *world {
+	t.Helper()
 	w := &world{t: t, log: &logBuffer{}}
 	must := func(err error) {
 		t.Helper()
@@ -103,7 +121,7 @@ func newWorldOn(t testing.TB, dir string, fs vfs.FS, decider policy.Decider, tra
 			t.Fatal(err)
 		}
 	}
-	store, err := pebblestore.Open(dir, pebblestore.Options{FS: fs})
+	store, err := pebblestore.Open(p.dir, pebblestore.Options{FS: p.fs})
 	must(err)
 	t.Cleanup(func() { store.Close() })
 	ring, err := token.NewKeyring(token.KeyringConfig{})
@@ -113,9 +131,11 @@ func newWorldOn(t testing.TB, dir string, fs vfs.FS, decider policy.Decider, tra
 	objects, err := local.Open(t.TempDir(), local.Options{})
 	must(err)
 	t.Cleanup(func() { objects.Close() })
-	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: "file:///warehouse"})
+	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: p.root})
 	must(err)
-	w.broker, err = broker.New(broker.Config{Store: store, Driver: driver, Policy: decider, Tokens: tokens, Audit: trail})
+	w.broker, err = broker.New(broker.Config{
+		Store: store, Driver: driver, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers,
+	})
 	must(err)
 	t.Cleanup(func() { w.broker.Close() })
 	w.dev, err = authn.NewDevIssuer(nil)

@@ -63,6 +63,9 @@ func (s *Server) getTable(w http.ResponseWriter, r *http.Request, c broker.Calle
 	for _, v := range d.Schemas {
 		out.Schemas = append(out.Schemas, v1.SchemaVersion{SchemaID: v.ID, SchemaJSON: v.JSON})
 	}
+	if s.signer != nil {
+		out.SignedURL = s.signer.BaseURL()
+	}
 	writeJSON(w, r, http.StatusOK, out)
 	return nil
 }

@@ -42,6 +42,10 @@ func wireSession(s session.Session) v1.Session {
 		Created: s.Created, Updated: s.Updated, BuildDeadline: s.BuildDeadline,
 		DecisionDeadline: s.DecisionDeadline, ResultExpires: s.ResultExpires, ValidationError: s.ValidationError,
 	}
+	w.HandOver, w.KeysLiveUntil = string(s.HandOver.Effective()), s.KeysAliveUntil
+	if v := s.Verification; v != nil {
+		w.Verification = &v1.Verification{Due: v.Due, Done: v.Done, Error: v.Error}
+	}
 	if m := s.Manifest; m != nil {
 		w.Manifest = &v1.ObjectRef{Path: m.Path, Length: m.Length, SHA256: m.SHA256}
 	}

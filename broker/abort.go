@@ -53,6 +53,7 @@ func (b *Broker) abortLocked(ctx context.Context, s session.Session, reason sess
 		return s, err
 	}
 	durable.Point("abort.recorded")
+	b.invalidate(s.ID)
 	b.cancelValidation(s.ID)
 	return b.giveBackLocked(ctx, s)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,6 +43,9 @@ func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session
 	if err := r.Target.Check(); err != nil {
 		return session.Session{}, false, err
 	}
+	if r.HandOver != "" && !r.HandOver.Known() {
+		return session.Session{}, false, b.notOffered(r.HandOver)
+	}
 	timeout, err := b.c.Limits.BuildTimeout(r.BuildTimeout)
 	if err != nil {
 		return session.Session{}, false, err
@@ -57,6 +61,10 @@ func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session
 		return session.Session{}, false, &Denied{Decision: d}
 	}
 	s, created, err = b.reserve(ctx, c, r, timeout, d)
+	if err == nil && r.HandOver != "" && r.HandOver != s.HandOver.Effective() {
+		return session.Session{}, false, fmt.Errorf("%w: session %s was begun under this submission id with hand-over %s, not %s",
+			session.ErrInvalid, s.ID, s.HandOver.Effective(), r.HandOver)
+	}
 	if err != nil || s.Phase() != session.PhaseFencing {
 		return s, created, err
 	}
@@ -64,11 +72,30 @@ func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session
 	return s, created, err
 }
 
+// handOver is the hand-over of a new session that wishes for one.
+func (b *Broker) handOver(wish session.HandOver) (session.HandOver, error) {
+	switch {
+	case wish == "":
+		return b.c.HandOvers[0], nil
+	case !slices.Contains(b.c.HandOvers, wish):
+		return "", b.notOffered(wish)
+	}
+	return wish, nil
+}
+
+func (b *Broker) notOffered(wish session.HandOver) error {
+	return fmt.Errorf("%w: hand-over %.64q is not offered here, only %v", session.ErrInvalid, wish, b.c.HandOvers)
+}
+
 // reserve finds the session of the submission id or stores a new one.
 func (b *Broker) reserve(ctx context.Context, c Caller, r BeginRequest, timeout time.Duration, d policy.Decision) (session.Session, bool, error) {
 	s, err := b.c.Store.BySubmission(ctx, c.Principal, r.Target, r.SubmissionID)
 	if !errors.Is(err, session.ErrNotFound) {
 		return s, false, err
+	}
+	handOver, err := b.handOver(r.HandOver)
+	if err != nil {
+		return session.Session{}, false, err
 	}
 	resolved, err := b.c.Driver.Resolve(ctx, r.Target)
 	if err != nil {
@@ -82,7 +109,7 @@ func (b *Broker) reserve(ctx context.Context, c Caller, r BeginRequest, timeout 
 	s, err = session.New(session.Reservation{
 		ID: uuid.NewString(), SubmissionID: r.SubmissionID, Target: r.Target, Epoch: max(last, resolved.Epoch) + 1,
 		Creator: c.Principal, DecisionID: d.ID, PolicyRevision: d.Revision,
-		Created: now, BuildDeadline: now.Add(timeout),
+		Created: now, BuildDeadline: now.Add(timeout), HandOver: handOver,
 	})
 	if err != nil {
 		return session.Session{}, false, err
@@ -135,7 +162,7 @@ func (b *Broker) fenceLocked(ctx context.Context, s session.Session) (session.Se
 		return session.Session{}, err
 	}
 	durable.Point("begin.ready")
-	b.c.Logger.Info("session ready", "session", s.ID, "target", s.Target.String(), "epoch", s.Epoch, "buckets", len(s.SnapshotIDs))
+	b.c.Logger.Info("session ready", "session", s.ID, "target", s.Target.String(), "epoch", s.Epoch, "buckets", len(s.SnapshotIDs), "hand_over", string(s.HandOver))
 	return s, nil
 }
 

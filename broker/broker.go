@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -42,15 +44,22 @@ func (d *Denied) Error() string {
 // Unwrap makes errors.Is(err, policy.ErrDenied) true.
 func (d *Denied) Unwrap() error { return policy.ErrDenied }
 
-// BusyError asks to repeat the request later; nothing was begun. It matches ErrBusy.
+// BusyError asks to repeat the request later. It matches ErrBusy. Nothing was begun,
+// unless Why says so: a commit that waits for keys to expire is frozen and goes on by
+// itself.
 type BusyError struct {
 	What       string
+	Why        string // "" = too many at once
 	RetryAfter time.Duration
 }
 
 // Error implements error.
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("%s: too many at once, retry after %v", e.What, e.RetryAfter)
+	why := e.Why
+	if why == "" {
+		why = "too many at once"
+	}
+	return fmt.Sprintf("%s: %s, retry after %v", e.What, why, e.RetryAfter)
 }
 
 // Unwrap makes errors.Is(err, ErrBusy) true.
@@ -73,8 +82,15 @@ type Config struct {
 	// All others need a Vendor, and HandOverCopy a store that implements objstore.Copier.
 	HandOvers []session.HandOver
 
-	// MaxConcurrentCommits bounds commits being validated or published; 0 = 2.
+	// Observer is told what metrics count.
+	Observer Observer
+
+	// MaxConcurrentCommits bounds commits being copied, validated or published, and,
+	// beside them, verifications; 0 = 2.
 	MaxConcurrentCommits int
+	// CopyParallelism bounds the objects copied at once per commit with HandOverCopy;
+	// 0 = 16. The store does the work.
+	CopyParallelism int
 	// MaxConcurrentRequests bounds the other use cases being served; 0 = 1024.
 	MaxConcurrentRequests int
 	// ValidateParallelism bounds buckets validated at once per commit; 0 = number
@@ -88,6 +104,17 @@ type Config struct {
 	// CleanInterval is the pause between deletions of expired results and grants,
 	// and checks of the keyring; 0 = 1 min.
 	CleanInterval time.Duration
+}
+
+// Observer is told of events that metrics count. Functions that are nil are not
+// called; the others must not block, and are called from several goroutines.
+type Observer struct {
+	// Copied: a commit's objects are in their final place. Objects that an earlier
+	// attempt had copied are not counted.
+	Copied func(objects, bytes int64)
+	// Verified: the files of a session with HandOverVerify were validated again. With
+	// differs they are no more what was published: somebody must look.
+	Verified func(s session.Session, differs bool)
 }
 
 // Broker serves the use cases. Safe for concurrent use.
@@ -105,6 +132,7 @@ type Broker struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	flights map[string]*flight // by session id
+	second  map[string]bool    // ids of sessions being verified
 	closed  bool
 }
 
@@ -127,16 +155,47 @@ func New(c Config) (*Broker, error) {
 	}
 	orDefault(&c.MaxConcurrentCommits, 2)
 	orDefault(&c.MaxConcurrentRequests, 1024)
+	orDefault(&c.CopyParallelism, 16)
 	orDefault(&c.ValidateParallelism, runtime.GOMAXPROCS(0))
 	orDefault(&c.SampleKeys, 4096)
 	orDefault(&c.SweepInterval, time.Second)
 	orDefault(&c.CleanInterval, time.Minute)
-	if c.MaxConcurrentCommits < 0 || c.MaxConcurrentRequests < 0 || c.ValidateParallelism < 0 || c.SweepInterval < 0 || c.CleanInterval < 0 {
+	if c.MaxConcurrentCommits < 0 || c.MaxConcurrentRequests < 0 || c.ValidateParallelism < 0 || c.CopyParallelism < 0 || c.SweepInterval < 0 || c.CleanInterval < 0 {
 		return nil, errors.New("broker: limits and intervals must not be negative")
 	}
-	b := &Broker{c: c, requests: make(chan struct{}, c.MaxConcurrentRequests), flights: map[string]*flight{}}
+	if len(c.HandOvers) == 0 {
+		c.HandOvers = []session.HandOver{session.HandOverSame}
+	}
+	if err := c.checkHandOvers(); err != nil {
+		return nil, fmt.Errorf("broker: %w", err)
+	}
+	b := &Broker{
+		c: c, requests: make(chan struct{}, c.MaxConcurrentRequests),
+		flights: map[string]*flight{}, second: map[string]bool{},
+	}
 	b.base, b.stop = context.WithCancel(context.Background())
 	return b, nil
+}
+
+// checkHandOvers refuses hand-overs that this broker could not keep.
+func (c *Config) checkHandOvers() error {
+	planned := c.Driver.Capabilities().HandOvers
+	for i, h := range c.HandOvers {
+		switch {
+		case !h.Known():
+			return fmt.Errorf("hand-over %q is unknown", h)
+		case slices.Contains(c.HandOvers[:i], h):
+			return fmt.Errorf("hand-over %s is listed twice", h)
+		case !slices.Contains(planned, h):
+			return fmt.Errorf("hand-over %s: target %s plans %v only", h, c.Driver.Capabilities().Name, planned)
+		case h.ExpectsKeys() && c.Vendor == nil:
+			return fmt.Errorf("hand-over %s is for keys of the object store, and none are vended", h)
+		}
+		if _, copies := c.Driver.Objects().(objstore.Copier); h == session.HandOverCopy && !copies {
+			return fmt.Errorf("hand-over %s: the object store cannot copy", h)
+		}
+	}
+	return nil
 }
 
 func orDefault[T comparable](v *T, d T) {

@@ -42,6 +42,9 @@ type flight struct {
 // commit whose outcome is unknown must be repeated. When ctx ends first, the
 // commit goes on and ctx's error is returned.
 //
+// With HandOverWait the manifest is frozen, and until the last vended key has expired
+// the answer is *BusyError; the commit then goes on by itself, repeated or not.
+//
 // A manifest that fails validation is session.ErrInvalidManifest with the reason;
 // it stays frozen, the same one may be tried again, and no other is taken.
 func (b *Broker) Commit(ctx context.Context, c Caller, id string, epoch int64, m *session.ManifestRef) (session.Session, error) {
@@ -97,7 +100,7 @@ func (b *Broker) freeze(ctx context.Context, id string, m *session.ManifestRef) 
 	}
 	now := b.c.Now()
 	s, err = b.update(ctx, s, session.EventFreeze{
-		At: now, Manifest: *m, DecisionDeadline: now.Add(b.c.Limits.DecisionTimeout),
+		At: now, Manifest: *m, DecisionDeadline: now.Add(b.keysWait(s, now)).Add(b.c.Limits.DecisionTimeout),
 	})
 	if err != nil || s.Terminal() {
 		if isNew {
@@ -105,6 +108,7 @@ func (b *Broker) freeze(ctx context.Context, id string, m *session.ManifestRef) 
 		}
 		return nil, s, err
 	}
+	b.invalidate(id)
 	if isNew {
 		durable.Point("commit.frozen")
 		go b.fly(id, f)
@@ -142,11 +146,16 @@ func (b *Broker) launch(id string) {
 }
 
 func (b *Broker) fly(id string, f *flight) {
+	b.running.Add(1)
+	defer b.running.Done()
 	s, err := b.carry(f, id)
-	if err != nil {
+	if err != nil && !errors.Is(err, ErrBusy) {
 		b.c.Logger.Warn("commit stopped", "session", id, "error", err)
 	}
 	b.land(id, f, s, err)
+	if err == nil {
+		b.unstage(s) // nobody waits for it, and it holds no slot
+	}
 }
 
 func (b *Broker) land(id string, f *flight, s session.Session, err error) {
@@ -178,6 +187,9 @@ func (b *Broker) carry(f *flight, id string) (session.Session, error) {
 		}
 		switch s.Phase() {
 		case session.PhaseFrozen:
+			if wait := b.keysWait(s, b.c.Now()); wait > 0 {
+				return session.Session{}, &BusyError{What: "commit of session " + id, Why: "frozen, and goes on when the last vended key has expired", RetryAfter: wait}
+			}
 			b.uploads.drain(id)
 			s, err = b.validateAndDecide(f.validation, s)
 		case session.PhaseAborting: // and the fence says decided, or the sweeper would have ended it
@@ -196,6 +208,19 @@ func (b *Broker) carry(f *flight, id string) (session.Session, error) {
 	}
 }
 
+// landing is how long a request may take to become visible that the store accepted in
+// the last instant of a key's life: one PUT of the largest size at an ordinary pace. The
+// store checks a key when a request arrives, not when it ends.
+const landing = time.Minute
+
+// keysWait is how long the validation of a session with HandOverWait has to wait.
+func (b *Broker) keysWait(s session.Session, now time.Time) time.Duration {
+	if s.HandOver != session.HandOverWait || s.KeysAliveUntil == nil {
+		return 0
+	}
+	return max(0, s.KeysAliveUntil.Add(landing).Sub(now))
+}
+
 // endOf is Commit's answer for a session at rest.
 func endOf(s session.Session) (session.Session, error) {
 	switch {
@@ -208,6 +233,12 @@ func endOf(s session.Session) (session.Session, error) {
 }
 
 func (b *Broker) validateAndDecide(ctx context.Context, s session.Session) (session.Session, error) {
+	if s.HandOver == session.HandOverCopy {
+		if err := b.transfer(ctx, s); err != nil {
+			return b.invalid(ctx, s, err)
+		}
+		durable.Point("commit.copied")
+	}
 	stats, err := b.validate(ctx, s)
 	if err != nil {
 		return b.invalid(ctx, s, err)

@@ -127,6 +127,11 @@ func open(t *testing.T, change ...func(*Config)) *world {
 
 func openTB(t testing.TB, change ...func(*Config)) *world {
 	t.Helper()
+	return openRoot(t, root, change...)
+}
+
+func openRoot(t testing.TB, root string, change ...func(*Config)) *world {
+	t.Helper()
 	objects, err := local.Open(t.TempDir(), local.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +308,7 @@ func (w *world) bucket(s session.Session, table *schema.Table, b int, rows [][2]
 	}
 	bl.meta = &snapshot.Metadata{
 		Version: 1, TableID: s.TableID, PartitionID: s.PartitionID, BucketID: b, SnapshotID: s.SnapshotIDs[b],
-		Location: layout.SnapshotDir(s.Plan.UploadRoot, b, s.SnapshotIDs[b]),
+		Location: layout.SnapshotDir(s.Plan.FinalRoot, b, s.SnapshotIDs[b]),
 	}
 	if n := int64(len(rows)); table.ChangelogImage() == "FULL" {
 		bl.meta.RowCount = &n
@@ -341,13 +346,22 @@ func (w *world) put(uri string, content []byte) {
 	}
 }
 
+// staged is where a worker writes the file that will be at uri.
+func (l *load) staged(uri string) string {
+	rest, ok := strings.CutPrefix(uri, l.s.Plan.FinalRoot+"/")
+	if !ok || strings.HasPrefix(rest, "_bulkload/") {
+		return uri
+	}
+	return l.s.Plan.UploadRoot + "/" + rest
+}
+
 // store uploads everything and returns the manifest's reference.
 func (l *load) store() session.ManifestRef {
 	l.w.t.Helper()
 	m := &manifest.Manifest{BulkLoadID: l.s.ID}
 	for b, bl := range l.buckets {
 		for _, f := range bl.meta.Private {
-			l.w.put(f.Path, bl.files[f.LocalPath])
+			l.w.put(l.staged(f.Path), bl.files[f.LocalPath])
 		}
 		m.Buckets = append(m.Buckets, l.storeMeta(b, bl.meta.AppendJSON(nil)))
 	}

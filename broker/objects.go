@@ -30,6 +30,9 @@ type ObjectGrant struct {
 	Key       string
 	SessionID string
 	MaxSize   int64 // of a PUT, bytes; 0 = no limit of its own
+	// SHA256 is the lower-case hex digest that the content of a PUT must have, because
+	// the object's name says so; "" = the name says nothing.
+	SHA256 string
 	// Seal must be called after the last byte of a PUT was read and before the
 	// object becomes visible; an error means that session or token have ended
 	// meanwhile and the object must not be stored. Nil for reads.
@@ -99,6 +102,7 @@ func (b *Broker) grantObject(ctx context.Context, c Caller, cl claim, r ObjectRe
 	if r.Method != "PUT" {
 		return g
 	}
+	g.SHA256 = cl.content
 	var held bool
 	g.Seal = sync.OnceValue(func() error { // the gateway calls it from one goroutine
 		b.uploads.enter(g.SessionID)
@@ -128,13 +132,18 @@ func (b *Broker) stillWritable(ctx context.Context, grantID, sessionID string) e
 	if err := writable(s, b.c.Now()); err != nil {
 		return err
 	}
+	return b.stillGranted(ctx, grantID)
+}
+
+// stillGranted says whether what a token allowed may still be handed out.
+func (b *Broker) stillGranted(ctx context.Context, grantID string) error {
 	switch g, err := b.c.Store.Grant(ctx, grantID); {
 	case errors.Is(err, session.ErrGrantNotFound), err == nil && !b.c.Now().Before(g.ExpiresAt.Add(uploadGrace)):
-		return fmt.Errorf("%w: it expired more than %v before the upload ended", ErrTokenInvalid, uploadGrace)
+		return fmt.Errorf("%w: it expired more than %v before the request ended", ErrTokenInvalid, uploadGrace)
 	case err != nil:
 		return err
 	case g.Revoked != nil:
-		return fmt.Errorf("%w: revoked during the upload", ErrTokenInvalid)
+		return fmt.Errorf("%w: revoked during the request", ErrTokenInvalid)
 	}
 	return nil
 }

@@ -53,7 +53,7 @@ func (b *Broker) tend(ctx context.Context, s session.Session) error {
 	case session.PhaseFrozen:
 		// What validation refused stays refused until its caller repeats it: files
 		// are write-once and no token writes any more.
-		if s.ValidationError == "" {
+		if s.ValidationError == "" && b.keysWait(s, b.c.Now()) == 0 {
 			b.launch(s.ID)
 		}
 	case session.PhasePublishing:
@@ -111,7 +111,8 @@ func (b *Broker) clean(ctx context.Context) {
 	report("results", b.cleanResults(ctx))
 }
 
-// cleanResults forgets terminal sessions whose retention is over.
+// cleanResults forgets terminal sessions whose retention is over, and has those
+// verified whose keys have expired.
 func (b *Broker) cleanResults(ctx context.Context) error {
 	f := session.Filter{States: []session.State{session.StateCommitted, session.StateAborted}, Limit: pageSize}
 	for {
@@ -121,6 +122,7 @@ func (b *Broker) cleanResults(ctx context.Context) error {
 		}
 		for _, s := range page {
 			f.After = s.ID
+			b.secondLook(s)
 			if !s.Expired(b.c.Now()) {
 				continue
 			}
@@ -134,12 +136,29 @@ func (b *Broker) cleanResults(ctx context.Context) error {
 	}
 }
 
-// forget deletes the manifest object, then the record: never the other way round,
-// or nobody would know of the object. Bucket files stay; those of committed
-// sessions are the table, those of aborted ones are for an orphan cleaner.
+// forget deletes the manifest object and what was staged, then the record: never the
+// other way round, or nobody would know of them. Bucket files in the final place stay;
+// those of committed sessions are the table, those of aborted ones are for an orphan
+// cleaner.
 func (b *Broker) forget(ctx context.Context, s session.Session) error {
 	if s.Plan.ManifestPath != "" {
-		k, err := b.c.Driver.Key(s.Plan.ManifestPath)
+		if err := b.deleteTraces(ctx, s); err != nil {
+			return err
+		}
+	}
+	return b.c.Store.Delete(ctx, s.ID, s.Version)
+}
+
+func (b *Broker) deleteTraces(ctx context.Context, s session.Session) error {
+	uris := []string{s.Plan.ManifestPath}
+	if s.HandOver == session.HandOverCopy {
+		uris = append(uris, frozenManifest(s))
+		if err := b.deleteStaged(ctx, s); err != nil {
+			return err
+		}
+	}
+	for _, uri := range uris {
+		k, err := b.c.Driver.Key(uri)
 		if err != nil {
 			return err
 		}
@@ -147,5 +166,5 @@ func (b *Broker) forget(ctx context.Context, s session.Session) error {
 			return fmt.Errorf("delete manifest: %w", err)
 		}
 	}
-	return b.c.Store.Delete(ctx, s.ID, s.Version)
+	return nil
 }

@@ -353,7 +353,11 @@ func (b *Broker) Revoke(ctx context.Context, c Caller, t credential.Secret) erro
 	if err := b.record(ctx, e); err != nil {
 		return err
 	}
-	return b.c.Store.RevokeGrant(ctx, g.ID, b.c.Now())
+	if err := b.c.Store.RevokeGrant(ctx, g.ID, b.c.Now()); err != nil {
+		return err
+	}
+	b.invalidate(keysOf(g))
+	return nil
 }
 
 // ownsToken lets pass whom a token was issued to, who began its session, and whom

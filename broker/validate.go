@@ -54,7 +54,9 @@ import (
 //	19  sampled rows decode under the frozen schema, their key is the key of that row,
 //	    it hashes to this bucket, and it belongs to this partition
 //
-// Rules 1–3 hold once a manifest is frozen (session.Apply checks them).
+// Rules 1–3 hold once a manifest is frozen (session.Apply checks them). What is read is
+// what will be published: the objects in the final place. With HandOverCopy these are
+// the broker's copies, and the manifest names the places they were copied from.
 
 // bad is a fault of the input, as opposed to a store that fails.
 func bad(format string, args ...any) error {
@@ -76,13 +78,9 @@ type validator struct {
 // validate checks the frozen manifest of s. An error that wraps
 // session.ErrInvalidManifest is about the files; others are about reading them.
 func (b *Broker) validate(ctx context.Context, s session.Session) (session.Stats, error) {
-	table, err := schema.ParseTable(s.TableJSON)
+	v, err := b.validator(s)
 	if err != nil {
-		return session.Stats{}, fmt.Errorf("frozen table descriptor: %w", err)
-	}
-	v := &validator{
-		s: s, objects: b.c.Driver.Objects(), key: b.c.Driver.Key, limits: b.c.Limits,
-		sample: b.c.SampleKeys, table: table,
+		return session.Stats{}, err
 	}
 	m, err := v.manifest(ctx)
 	if err != nil {
@@ -91,9 +89,24 @@ func (b *Broker) validate(ctx context.Context, s session.Session) (session.Stats
 	return v.buckets(ctx, m, b.c.ValidateParallelism)
 }
 
+func (b *Broker) validator(s session.Session) (*validator, error) {
+	table, err := schema.ParseTable(s.TableJSON)
+	if err != nil {
+		return nil, fmt.Errorf("frozen table descriptor: %w", err)
+	}
+	return &validator{
+		s: s, objects: b.c.Driver.Objects(), key: b.c.Driver.Key, limits: b.c.Limits,
+		sample: b.c.SampleKeys, table: table,
+	}, nil
+}
+
+// manifest reads and checks the manifest: with HandOverCopy the broker's copy of it.
 func (v *validator) manifest(ctx context.Context) (*manifest.Manifest, error) {
-	ref := v.s.Manifest
-	raw, err := v.read(ctx, "manifest", ref.Path, ref.Length, ref.SHA256)
+	ref, uri := v.s.Manifest, v.s.Manifest.Path
+	if v.s.HandOver == session.HandOverCopy {
+		uri = frozenManifest(v.s)
+	}
+	raw, err := v.read(ctx, "manifest", uri, ref.Length, ref.SHA256)
 	if err != nil {
 		return nil, err
 	}
@@ -158,23 +171,9 @@ type file struct {
 }
 
 func (v *validator) bucket(ctx context.Context, n int, ref manifest.Bucket) (session.Stats, error) {
-	raw, err := v.read(ctx, "_METADATA", ref.Path, ref.Length, ref.SHA256)
+	m, files, size, err := v.listing(ctx, n, ref)
 	if err != nil {
 		return session.Stats{}, err
-	}
-	m, err := snapshot.ParseStrict(raw)
-	if err != nil {
-		return session.Stats{}, bad("%w", err)
-	}
-	if err := v.identity(n, m); err != nil {
-		return session.Stats{}, err
-	}
-	files, size, err := v.files(m)
-	if err != nil {
-		return session.Stats{}, err
-	}
-	if v.bytes.Add(size) > v.limits.InputMaxSize {
-		return session.Stats{}, bad("the files are over the limit of %d bytes", v.limits.InputMaxSize)
 	}
 	for _, f := range files {
 		if err := v.content(ctx, f); err != nil {
@@ -189,6 +188,32 @@ func (v *validator) bucket(ctx context.Context, n int, ref manifest.Bucket) (ses
 		return session.Stats{}, bad("_METADATA says %d rows, the files hold %d", *m.RowCount, rows)
 	}
 	return session.Stats{Rows: rows, Files: int64(len(files)), Bytes: size}, nil
+}
+
+// listing reads a bucket's _METADATA in its final place, and checks all that it says of
+// itself and of its files (rules 9 to 16 without looking at the files).
+func (v *validator) listing(ctx context.Context, n int, ref manifest.Bucket) (*snapshot.Metadata, []file, int64, error) {
+	fail := func(err error) (*snapshot.Metadata, []file, int64, error) { return nil, nil, 0, err }
+	// Where the manifest's path is another one, it was compared with the plan.
+	raw, err := v.read(ctx, "_METADATA", layout.MetadataPath(v.s.Plan.FinalRoot, n, v.s.SnapshotIDs[n]), ref.Length, ref.SHA256)
+	if err != nil {
+		return fail(err)
+	}
+	m, err := snapshot.ParseStrict(raw)
+	if err != nil {
+		return fail(bad("%w", err))
+	}
+	if err := v.identity(n, m); err != nil {
+		return fail(err)
+	}
+	files, size, err := v.files(m)
+	if err != nil {
+		return fail(err)
+	}
+	if v.bytes.Add(size) > v.limits.InputMaxSize {
+		return fail(bad("the files are over the limit of %d bytes", v.limits.InputMaxSize))
+	}
+	return m, files, size, nil
 }
 
 // identity checks rules 10 to 12.

@@ -38,6 +38,7 @@ func meta(change func(m *snapshot.Metadata)) func(*load) {
 // replace overwrites a stored object, which no worker can.
 func (l *load) replace(uri string, content []byte) {
 	l.w.t.Helper()
+	uri = l.staged(uri)
 	k, err := l.w.driver.Key(uri)
 	if err != nil {
 		l.w.t.Fatal(err)
@@ -240,25 +241,31 @@ var spoils = []spoil{
 
 func TestSpoiledLoadsAreRefused(t *testing.T) {
 	for _, sp := range spoils {
-		t.Run(sp.name, func(t *testing.T) {
-			w := open(t)
-			w.table("places")
-			s := w.begin("one")
-			l := w.build(s, 100)
-			ref := l.storeSpoiled(sp)
-			_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
-			if !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), sp.says) {
-				t.Errorf("got %v, want a refusal that says %q", err, sp.says)
-			}
-			got, _ := w.store.Get(ctx, s.ID)
-			if got.Phase() != session.PhaseFrozen && got.Phase() != session.PhaseBuilding {
-				t.Errorf("%v", got.Phase())
-			}
-			if n := w.visible(places); n != 0 {
-				t.Errorf("%d buckets visible", n)
-			}
-		})
+		spoiled(t, sp.name, sp)
+		spoiled(t, sp.name+", copied", sp, copying)
 	}
+}
+
+func spoiled(t *testing.T, name string, sp spoil, change ...func(*Config)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		w := open(t, change...)
+		w.table("places")
+		s := w.begin("one")
+		l := w.build(s, 100)
+		ref := l.storeSpoiled(sp)
+		_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+		if !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), sp.says) {
+			t.Errorf("got %v, want a refusal that says %q", err, sp.says)
+		}
+		got, _ := w.store.Get(ctx, s.ID)
+		if got.Phase() != session.PhaseFrozen && got.Phase() != session.PhaseBuilding {
+			t.Errorf("%v", got.Phase())
+		}
+		if n := w.visible(places); n != 0 {
+			t.Errorf("%d buckets visible", n)
+		}
+	})
 }
 
 // storeSpoiled is load.store with one thing wrong.

@@ -28,38 +28,35 @@ type Config struct {
 	HTTPClient *http.Client
 	// UserAgent is sent with every request; empty means "sluice-go".
 	UserAgent string
-	// Credentials says how the objects of a load are sent; the zero value is Gateway.
+	// Credentials says how objects are sent and read; the zero value is Gateway.
 	Credentials Credentials
+	// KeyStore opens the object store for STS, which needs it: s3keys.Open. This
+	// package links no cloud SDK by itself.
+	KeyStore OpenKeyStore
 	// Events are called for commits, and for sessions that set none of their own.
 	Events Events
 }
 
-// Credentials is a way to the object store.
-type Credentials string
-
-// The ways. Scans read through the gateway in any case.
-const (
-	Gateway Credentials = "gateway" // the broker stores and serves the objects
-	Sign    Credentials = "sign"    // to the store itself, with each request signed by the broker
-)
-
 // Client speaks to one broker as one identity. It is safe for concurrent use.
 type Client struct {
-	api    *client.Client
-	once   *client.Client // the same without repeats: Commit paces its own
-	events Events
-	way    Credentials
-	sleep  func(ctx context.Context, d time.Duration) error
+	api      *client.Client
+	once     *client.Client // the same without repeats: Commit paces its own
+	events   Events
+	way      Credentials
+	keyStore OpenKeyStore
+	sleep    func(ctx context.Context, d time.Duration) error
 }
 
 // Connect checks the configuration; it does not connect.
 func Connect(c Config) (*Client, error) {
-	switch c.Credentials {
-	case "":
+	if c.Credentials == "" {
 		c.Credentials = Gateway
-	case Gateway, Sign:
-	default:
-		return nil, fmt.Errorf("Config.Credentials %q is neither %s nor %s", c.Credentials, Gateway, Sign)
+	}
+	if _, err := ParseCredentials(string(c.Credentials)); err != nil {
+		return nil, fmt.Errorf("Config.Credentials: %w", err)
+	}
+	if c.Credentials == STS && c.KeyStore == nil {
+		return nil, errors.New("Config.KeyStore is missing, which Credentials sts needs: s3keys.Open")
 	}
 	conf := client.Config{BaseURL: c.URL, Identity: c.Identity, HTTPClient: c.HTTPClient, UserAgent: c.UserAgent}
 	api, err := client.New(conf)
@@ -71,22 +68,11 @@ func Connect(c Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{api: api, once: once, events: c.Events, way: c.Credentials, sleep: sleep}, nil
+	return &Client{api: api, once: once, events: c.Events, way: c.Credentials, keyStore: c.KeyStore, sleep: sleep}, nil
 }
 
 // API is the client of the plain HTTP calls, for what this package does not wrap.
 func (c *Client) API() *client.Client { return c.api }
-
-// objects is the store of a load, reached as the client was told.
-func (c *Client) objects(tokens client.TokenSource, bc *BuildContext) (objects, error) {
-	if c.way != Sign {
-		return c.api.Objects(tokens, bc.RemoteDataDir), nil
-	}
-	if bc.SignedURL == "" {
-		return nil, errors.New("the server signs no requests to the object store (Config.Credentials): use the gateway")
-	}
-	return c.api.SignedObjects(tokens, bc.RemoteDataDir, bc.SignedURL)
-}
 
 // BeginRequest names a load to begin.
 type BeginRequest struct {
@@ -97,6 +83,10 @@ type BeginRequest struct {
 	SubmissionID string
 	// BuildTimeout bounds the build; 0 means the broker's default (24 h).
 	BuildTimeout time.Duration
+	// HandOver asks for one of those the broker offers: same, copy, wait or verify. It
+	// says what keeps keys of the object store (STS) that outlive the freeze away from
+	// what is published. Empty means the broker's default.
+	HandOver string
 }
 
 // EndedError says that a submission's session is past building: it is committing,
@@ -128,7 +118,7 @@ func (c *Client) Begin(ctx context.Context, req BeginRequest) (*BuildContext, er
 		return nil, badRequest("begin %s: the submission id is empty", req.Target)
 	}
 	res, err := c.once.Begin(ctx, v1.BeginRequest{
-		Target: req.Target, SubmissionID: req.SubmissionID, BuildTimeoutMS: req.BuildTimeout.Milliseconds(),
+		Target: req.Target, SubmissionID: req.SubmissionID, BuildTimeoutMS: req.BuildTimeout.Milliseconds(), HandOver: req.HandOver,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("begin %s: %w", req.Target, err)

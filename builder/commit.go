@@ -29,19 +29,42 @@ const (
 // writes the manifest, commits, and repeats the commit while the broker is still at
 // it or cannot be reached, until ctx ends (30 minutes when ctx has no deadline).
 //
+// A load with hand-over "wait" is published no earlier than the last key of the object
+// store expires that was given to a worker. Without a deadline in ctx the 30 minutes
+// count from then on; Events.CommitWaiting says until when.
+//
 // The outcome of an error whose cause is a deadline or the network is unknown:
 // repeat Commit with the same files, never Abort.
 func (c *Client) Commit(ctx context.Context, bc *BuildContext, files []BucketFiles) (*v1.Session, error) {
-	if _, ok := ctx.Deadline(); !ok {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, commitBudget)
-		defer cancel()
-	}
-	s, err := c.commit(ctx, bc, files)
+	ctx, b := newBudget(ctx)
+	defer b.end()
+	s, err := c.commit(ctx, b, bc, files)
 	return s, wrapLoad("commit", bc, err)
 }
 
-func (c *Client) commit(ctx context.Context, bc *BuildContext, files []BucketFiles) (*v1.Session, error) {
+// budget bounds a Commit whose caller did not.
+type budget struct {
+	timer *time.Timer // nil when the caller did
+	end   func()
+}
+
+func newBudget(ctx context.Context) (context.Context, *budget) {
+	if _, ok := ctx.Deadline(); ok {
+		return ctx, &budget{end: func() {}}
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	t := time.AfterFunc(commitBudget, func() { cancel(context.DeadlineExceeded) })
+	return ctx, &budget{t, func() { t.Stop(); cancel(nil) }}
+}
+
+// from makes the budget count from an instant. It is called while it lasts.
+func (b *budget) from(at time.Time) {
+	if b.timer != nil && b.timer.Stop() {
+		b.timer.Reset(max(0, time.Until(at)) + commitBudget)
+	}
+}
+
+func (c *Client) commit(ctx context.Context, b *budget, bc *BuildContext, files []BucketFiles) (*v1.Session, error) {
 	body, err := manifestOf(bc, files)
 	if err != nil {
 		return nil, err
@@ -53,7 +76,7 @@ func (c *Client) commit(ctx context.Context, bc *BuildContext, files []BucketFil
 		return nil, err
 	}
 	durable.Point("builder.after-manifest")
-	return c.repeatCommit(ctx, bc, ref)
+	return c.repeatCommit(ctx, b, bc, ref)
 }
 
 // ended reports that no more tokens are given for a session. An earlier Commit may
@@ -99,10 +122,11 @@ func (c *Client) putManifest(ctx context.Context, bc *BuildContext, body []byte,
 		return err
 	}
 	start := time.Now()
-	store, err := c.objects(tokens, bc)
+	store, err := c.store(tokens, placeOf(bc))
 	if err != nil {
 		return err
 	}
+	defer store.Close()
 	u := uploader{objects: store}
 	reused, err := u.put(ctx, content{uri: ref.Path, size: ref.Length, sha256: ref.SHA256, body: bytes.NewReader(body)})
 	if reused && forbidden(err) {
@@ -125,7 +149,8 @@ func forbidden(err error) bool {
 }
 
 // repeatCommit sends the same Commit until it is answered for good.
-func (c *Client) repeatCommit(ctx context.Context, bc *BuildContext, ref v1.ObjectRef) (*v1.Session, error) {
+func (c *Client) repeatCommit(ctx context.Context, b *budget, bc *BuildContext, ref v1.ObjectRef) (*v1.Session, error) {
+	var keysLive time.Time // of hand-over wait, once it is known
 	for {
 		s, err := c.once.Commit(ctx, bc.Handle.BulkLoadID, v1.CommitRequest{Epoch: bc.Epoch, Manifest: &ref})
 		durable.Point("builder.after-commit")
@@ -145,8 +170,13 @@ func (c *Client) repeatCommit(ctx context.Context, bc *BuildContext, ref v1.Obje
 		default:
 			err = fmt.Errorf("the load is %s (%s)", s.State, s.Phase)
 		}
+		if keysLive.IsZero() && bc.Plan.HandOver == handOverWait {
+			if keysLive = c.keysLiveUntil(ctx, bc); !keysLive.IsZero() {
+				b.from(keysLive)
+			}
+		}
 		if f := c.events.CommitWaiting; f != nil && ctx.Err() == nil {
-			f(err)
+			f(waiting(err, keysLive))
 		}
 		if c.sleep(ctx, wait) != nil {
 			return nil, fmt.Errorf("%w; the outcome is unknown: repeat Commit, do not abort: %w", context.Cause(ctx), err)
@@ -154,10 +184,32 @@ func (c *Client) repeatCommit(ctx context.Context, bc *BuildContext, ref v1.Obje
 	}
 }
 
-// States as the wire spells them.
+// keysLiveUntil asks until when a frozen load waits for its workers' keys to expire;
+// zero when it does not, or cannot be asked.
+func (c *Client) keysLiveUntil(ctx context.Context, bc *BuildContext) time.Time {
+	s, err := c.once.Session(ctx, bc.Handle.BulkLoadID)
+	if err != nil || s.Phase != phaseFrozen || s.KeysLiveUntil == nil {
+		return time.Time{}
+	}
+	return *s.KeysLiveUntil
+}
+
+// waiting blames live keys as long as there are any.
+func waiting(cause error, keysLive time.Time) Waiting {
+	if keysLive.Before(time.Now()) {
+		keysLive = time.Time{}
+	}
+	return Waiting{Cause: cause, KeysLiveUntil: keysLive}
+}
+
+// handOverWait is the hand-over under which a commit waits for keys to expire.
+const handOverWait = "wait"
+
+// States, and the phase between building and publishing, as the wire spells them.
 const (
 	stateCommitted = "COMMITTED"
 	stateAborted   = "ABORTED"
+	phaseFrozen    = "frozen"
 )
 
 // worthRepeating says whether the same request may succeed later, and when.

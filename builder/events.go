@@ -1,6 +1,7 @@
 package builder
 
 import (
+	"fmt"
 	"sync"
 	"time"
 )
@@ -15,11 +16,27 @@ type Events struct {
 	// BucketFinished reports a finished bucket.
 	BucketFinished func(BucketFiles)
 	// CommitWaiting reports that Commit will be repeated, and why.
-	CommitWaiting func(cause error)
+	CommitWaiting func(Waiting)
 }
 
 func (e Events) any() bool {
 	return e.Progress != nil || e.Uploaded != nil || e.BucketFinished != nil || e.CommitWaiting != nil
+}
+
+// Waiting says why a Commit has to be repeated.
+type Waiting struct {
+	Cause error
+	// KeysLiveUntil is set while a load with hand-over "wait" is frozen, and not yet
+	// published because the object store may accept a worker's keys until then.
+	KeysLiveUntil time.Time
+}
+
+// String says it for people.
+func (w Waiting) String() string {
+	if w.KeysLiveUntil.IsZero() {
+		return w.Cause.Error()
+	}
+	return fmt.Sprintf("the load is frozen; it is published when the last key that a worker was given has expired, at %s", w.KeysLiveUntil.UTC().Format(time.RFC3339))
 }
 
 // Phase says what a bucket is being put through.

@@ -616,7 +616,7 @@ func TestCommitIsRepeatedUntilItIsAnswered(t *testing.T) {
 	})
 	var waits []string
 	c := f.connect(func(c *builder.Config) {
-		c.Events.CommitWaiting = func(err error) { waits = append(waits, err.Error()) }
+		c.Events.CommitWaiting = func(w builder.Waiting) { waits = append(waits, w.String()) }
 	})
 	files := f.load(c, builder.OpenOptions{}, inputRows(20))
 	if len(waits) != 4 || !strings.Contains(waits[0], "later") || !strings.Contains(waits[3], "COMMITTING") {
@@ -647,7 +647,7 @@ func TestCommitGivesUpWithItsBudget(t *testing.T) {
 	ctx, cancel := context.WithDeadline(t.Context(), time.Now().Add(time.Hour))
 	defer cancel()
 	c := f.connect(func(c *builder.Config) {
-		c.Events.CommitWaiting = func(error) {
+		c.Events.CommitWaiting = func(builder.Waiting) {
 			if once.CompareAndSwap(false, true) {
 				return
 			}

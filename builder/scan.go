@@ -111,18 +111,25 @@ func (c *Client) openScan(ctx context.Context, req ScanRequest) (*Scan, error) {
 		return nil, err
 	}
 	tokens := client.NewTokens(c.api, client.ExchangeRequest{Target: &req.Target, Scope: []string{string(scope.SnapshotRead)}})
-	objects := c.api.Objects(tokens, table.RemoteDataDir)
+	objects, err := c.store(tokens, place{remoteDir: table.RemoteDataDir, signedURL: table.SignedURL})
+	if err != nil {
+		return nil, errors.Join(err, tokens.Close())
+	}
+	end := func() error { return errors.Join(objects.Close(), tokens.Close()) }
 	src.Objects, src.Key = objects, objects.Key
 	if len(src.Buckets) > 0 {
-		if _, err := tokens.Token(ctx); err != nil {
-			return nil, errors.Join(err, tokens.Close())
+		if _, err = tokens.Token(ctx); err == nil {
+			err = objects.ready(ctx)
+		}
+		if err != nil {
+			return nil, errors.Join(err, end())
 		}
 	}
 	s, err := NewScan(ctx, src, ScanOptions{Columns: req.Columns, Limit: req.Limit})
 	if err != nil {
-		return nil, errors.Join(err, tokens.Close())
+		return nil, errors.Join(err, end())
 	}
-	s.close = tokens.Close
+	s.close = end
 	return s, nil
 }
 

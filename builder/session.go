@@ -109,6 +109,7 @@ type Session struct {
 	load    *load
 	o       OpenOptions
 	tokens  *client.Tokens
+	store   store // nil until it is opened
 	upload  uploader
 	notify  *notifier
 	ctx     context.Context // ends with Close
@@ -153,17 +154,26 @@ func (c *Client) Open(ctx context.Context, bc *BuildContext, o OpenOptions) (*Se
 		return nil, errors.Join(err, s.end(s.checkpointed))
 	}
 	s.tokens = client.NewTokens(c.api, client.ExchangeRequest{SessionID: bc.Handle.BulkLoadID, Scope: bucketScope(s.numbers), TTL: o.TTL})
-	if s.upload.objects, err = c.objects(s.tokens, bc); err != nil {
+	if s.store, err = c.store(s.tokens, placeOf(bc)); err != nil {
 		return nil, errors.Join(err, s.end(s.checkpointed))
 	}
+	s.upload.objects = s.store
 	if s.allDone() {
 		return s, nil // nothing is left to store, and the load may be committed already
 	}
-	if _, err := s.tokens.Token(ctx); err != nil {
+	if err := s.admit(ctx); err != nil {
 		what := fmt.Sprintf("open buckets %s of", bucketRanges(s.numbers))
 		return nil, errors.Join(wrapLoad(what, bc, err), s.end(s.checkpointed))
 	}
 	return s, nil
+}
+
+// admit asks for the grant, so that who may not build learns it before there is work.
+func (s *Session) admit(ctx context.Context) error {
+	if _, err := s.tokens.Token(ctx); err != nil {
+		return err
+	}
+	return s.store.ready(ctx)
 }
 
 func (o OpenOptions) withDefaults(l *load, e Events) (OpenOptions, error) {
@@ -402,6 +412,9 @@ func (s *Session) end(keep bool) error {
 	var errs []error
 	for _, w := range s.open {
 		errs = append(errs, w.close(keep))
+	}
+	if s.store != nil {
+		errs = append(errs, s.store.Close())
 	}
 	if s.tokens != nil {
 		errs = append(errs, s.tokens.Close())

@@ -8,7 +8,7 @@ import (
 )
 
 func TestAWayToTheStoreThatIsNotThereIsTold(t *testing.T) {
-	if _, err := builder.Connect(builder.Config{URL: "http://127.0.0.1:1", Credentials: "sts"}); err == nil || !strings.Contains(err.Error(), "gateway") {
+	if _, err := builder.Connect(builder.Config{URL: "http://127.0.0.1:1", Credentials: "ssh"}); err == nil || !strings.Contains(err.Error(), "gateway") {
 		t.Errorf("an unknown way: %v", err)
 	}
 	f := newFake(t, fakeTable(t, 1, nil), "")

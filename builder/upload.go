@@ -8,20 +8,7 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/fluss-sluice/sluice/api/client"
 	"github.com/fluss-sluice/sluice/internal/objstore"
-)
-
-// objects is a store that knows which objects it holds by absolute URIs.
-type objects interface {
-	objstore.Reader
-	objstore.Writer
-	Key(uri string) (string, error)
-}
-
-var (
-	_ objects = (*client.Objects)(nil)
-	_ objects = client.SignedObjects{}
 )
 
 // uploader creates objects, or finds that equal ones exist.

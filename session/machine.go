@@ -37,10 +37,16 @@ import (
 //	Abort       aborting aborting   aborting    same        Wrong       Wrong      same
 //	Aborted     Wrong    Wrong      Wrong       aborted     Wrong       Wrong      same
 //	Heartbeat   touch    touch      touch       Ended       touch       Ended      Ended
+//	Vended      Wrong    building   Ended       Ended       Ended       Ended      Ended
+//	Verified    Wrong    Wrong      Wrong       Ended       Wrong       committed  Ended
 //
-// (same= is "if equal". Ended* with FromFence and a frozen manifest: publishing.)
+// (same= is "if equal". Ended* with FromFence and a frozen manifest: publishing.
+// Vended is "same" while building when the record's last instant is not earlier, and
+// Wrong with HandOverSame. Verified is "same" once it was made, and Wrong when none is
+// to be made.)
 //
-// Time: Freeze is refused from the build deadline on. Abort for a deadline is
+// Time: Freeze and Vended are refused from the build deadline on, Verified before the
+// verification is due. Abort for a deadline is
 // refused before that deadline, or when the other deadline is the one that runs.
 // Decide does not look at the decision deadline: it is applied after the fence was
 // won, when the decision is a fact; whoever validates checks the deadline before.
@@ -121,6 +127,18 @@ type EventAborted struct {
 // EventHeartbeat: a worker shows that it is alive.
 type EventHeartbeat struct {
 	At time.Time
+}
+
+// EventVended: keys that can write are about to be handed out.
+type EventVended struct {
+	At         time.Time
+	AliveUntil time.Time // the latest instant at which the object store may accept one
+}
+
+// EventVerified: the published files were validated once more.
+type EventVerified struct {
+	At    time.Time
+	Error string // what differs from what was published, cut to MaxMessage; "" = nothing
 }
 
 // Apply is the transition function: pure, total, and the only way to change a
@@ -268,6 +286,9 @@ func (e EventPublished) apply(s *Session) error {
 		return s.notWriting(e)
 	case StateCommitting:
 		s.State, s.ResultExpires = StateCommitted, stampPtr(e.ResultExpires)
+		if s.HandOver == HandOverVerify && s.KeysAliveUntil != nil {
+			s.Verification = &Verification{Due: *s.KeysAliveUntil}
+		}
 		return nil
 	}
 	return s.refuse(ErrWrongState, e, "the commit is not decided")
@@ -308,6 +329,45 @@ func (e EventHeartbeat) apply(s *Session) error {
 	return s.notWriting(e)
 }
 
+func (e EventVended) apply(s *Session) error {
+	if err := s.notWriting(e); err != nil {
+		return err
+	}
+	switch {
+	case s.Phase() == PhaseFencing:
+		return s.refuse(ErrWrongState, e, "the target is not ready yet")
+	case s.Phase() != PhaseBuilding:
+		return s.refuse(ErrEnded, e, "nothing is written any more")
+	case !s.HandOver.ExpectsKeys():
+		return s.refuse(ErrWrongState, e, "no keys are vended with hand-over "+string(HandOverSame))
+	case !e.At.Before(s.BuildDeadline):
+		return s.refuse(ErrEnded, e, "the build deadline was "+s.BuildDeadline.Format(time.RFC3339))
+	case e.AliveUntil.IsZero():
+		return fmt.Errorf("%w: keys without an end", ErrInvalid)
+	case s.KeysAliveUntil != nil && !e.AliveUntil.After(*s.KeysAliveUntil):
+		return errSame
+	}
+	s.KeysAliveUntil = stampPtr(e.AliveUntil)
+	return nil
+}
+
+func (e EventVerified) apply(s *Session) error {
+	if err := s.notWriting(e); err != nil {
+		return err
+	}
+	v := s.Verification
+	switch {
+	case v == nil:
+		return s.refuse(ErrWrongState, e, "no verification is to be made")
+	case v.Done != nil:
+		return errSame
+	case e.At.Before(v.Due):
+		return s.refuse(ErrWrongState, e, "a key may be used until "+v.Due.Format(time.RFC3339))
+	}
+	v.Done, v.Error = stampPtr(e.At), cutMessage(e.Error)
+	return nil
+}
+
 func (EventReady) name() string     { return "Ready" }
 func (EventFreeze) name() string    { return "Freeze" }
 func (EventInvalid) name() string   { return "Invalid" }
@@ -316,6 +376,8 @@ func (EventPublished) name() string { return "Published" }
 func (EventAbort) name() string     { return "Abort" }
 func (EventAborted) name() string   { return "Aborted" }
 func (EventHeartbeat) name() string { return "Heartbeat" }
+func (EventVended) name() string    { return "Vended" }
+func (EventVerified) name() string  { return "Verified" }
 
 func (e EventReady) at() time.Time     { return e.At }
 func (e EventFreeze) at() time.Time    { return e.At }
@@ -325,3 +387,5 @@ func (e EventPublished) at() time.Time { return e.At }
 func (e EventAbort) at() time.Time     { return e.At }
 func (e EventAborted) at() time.Time   { return e.At }
 func (e EventHeartbeat) at() time.Time { return e.At }
+func (e EventVended) at() time.Time    { return e.At }
+func (e EventVerified) at() time.Time  { return e.At }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -67,6 +68,44 @@ func invalid() EventInvalid {
 	return EventInvalid{At: t0.Add(61 * time.Minute), Message: "bucket 1: no"}
 }
 
+// handing returns an event as it is in a session with a hand-over.
+func handing(h HandOver, e Event) Event {
+	if r, ok := e.(EventReady); ok {
+		r.Plan.HandOver = h
+		if h == HandOverCopy {
+			r.Plan.UploadRoot += "/_bulkload/" + reservation().ID + "/data"
+		}
+		return r
+	}
+	return e
+}
+
+// beginHanding is begin and the events of a path, with a hand-over.
+func beginHanding(t testing.TB, h HandOver, path ...Event) Session {
+	t.Helper()
+	r := reservation()
+	r.HandOver = h
+	s, err := New(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range path {
+		s = apply(t, s, handing(h, e))
+	}
+	return s
+}
+
+// keysEnd is until when the first vended key lives, in the tests.
+var keysEnd = t0.Add(5 * time.Hour)
+
+func vended() EventVended {
+	return EventVended{At: t0.Add(30 * time.Minute), AliveUntil: keysEnd}
+}
+
+func verified() EventVerified {
+	return EventVerified{At: keysEnd, Error: "bucket 1: no"}
+}
+
 func begin(t testing.TB) Session {
 	t.Helper()
 	s, err := New(reservation())
@@ -105,14 +144,22 @@ var phases = []struct {
 func TestTableOfTheComment(t *testing.T) {
 	want := commentTable(t)
 	other := map[string]Event{ // the same event with other facts
-		"Ready":  func() Event { e := ready(); e.SnapshotIDs = []int64{0, 5}; return e }(),
+		"Ready":  func() Event { e := ready(); e.SnapshotIDs = []int64{0, 5}; return handing(HandOverVerify, e) }(),
 		"Freeze": func() Event { e := freeze(); e.Manifest.Length++; return e }(),
 	}
-	for _, e := range []Event{ready(), freeze(), invalid(), decide(), published(), abort(), aborted(), EventHeartbeat{At: t0.Add(150 * time.Minute)}} {
+	more := vended()
+	more.AliveUntil = more.AliveUntil.Add(time.Second)
+	for _, e := range []Event{ready(), freeze(), invalid(), decide(), published(), abort(), aborted(), EventHeartbeat{At: t0.Add(150 * time.Minute)}, more, verified()} {
 		for i, p := range phases {
 			t.Run(e.name()+" while "+p.name, func(t *testing.T) {
-				s := apply(t, begin(t), p.path...)
+				// With hand-over verify, which has every event, and keys.
+				path := slices.Clone(p.path)
+				if len(path) > 0 {
+					path = slices.Insert(path, 1, Event(vended()))
+				}
+				s := beginHanding(t, HandOverVerify, path...)
 				s.Version = 9
+				e := handing(HandOverVerify, e)
 				got := outcome(t, s, e)
 				if o, ok := other[e.name()]; ok && got == "same" {
 					if kind := outcome(t, s, o); kind != "Wrong" {
@@ -177,7 +224,7 @@ func checkKept(t *testing.T, old, next Session) {
 	t.Helper()
 	kept := func(s Session) Session {
 		return Session{Version: s.Version, ID: s.ID, SubmissionID: s.SubmissionID, Target: s.Target, Epoch: s.Epoch, Creator: s.Creator,
-			DecisionID: s.DecisionID, PolicyRevision: s.PolicyRevision, Created: s.Created, BuildDeadline: s.BuildDeadline}
+			DecisionID: s.DecisionID, PolicyRevision: s.PolicyRevision, Created: s.Created, BuildDeadline: s.BuildDeadline, HandOver: s.HandOver}
 	}
 	if diff := cmp.Diff(kept(old), kept(next)); diff != "" {
 		t.Errorf("reserved fields changed:\n%s", diff)
@@ -202,7 +249,7 @@ func commentTable(t *testing.T) map[string][]string {
 			rows[string(m[1])] = cells
 		}
 	}
-	if len(rows) != 8 {
+	if len(rows) != 10 {
 		t.Fatalf("the comment has %d rows", len(rows))
 	}
 	return rows
@@ -462,6 +509,37 @@ func TestCheckRefusesEachBrokenInvariant(t *testing.T) {
 		{"ABORTED with stats", "aborted", func(s *Session) { s.Stats = stats }},
 		{"an unknown reason", "aborting", func(s *Session) { s.AbortInfo.Reason = 6 }},
 		{"a long abort message", "aborting", func(s *Session) { s.AbortInfo.Message = strings.Repeat("x", 4097) }},
+		{"an unknown hand-over", "fencing", func(s *Session) { s.HandOver = "COPY" }},
+		{"a plan with another hand-over", "building", func(s *Session) { s.HandOver = HandOverWait }},
+		{"a plan without hand-over", "building", func(s *Session) { s.Plan.HandOver = "" }},
+		{"a second place without hand-over copy", "building", func(s *Session) { s.Plan.UploadRoot += "/x" }},
+		{"one place with hand-over copy", "building", func(s *Session) { s.HandOver, s.Plan.HandOver = HandOverCopy, HandOverCopy }},
+		{"keys that nobody expects", "building", func(s *Session) { s.KeysAliveUntil = when }},
+		{"keys before the target is ready", "fencing", func(s *Session) { s.HandOver, s.KeysAliveUntil = HandOverWait, when }},
+		{"keys that ended before the beginning", "building", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil = HandOverWait, HandOverWait, stampPtr(t0)
+		}},
+		{"a verification before publication", "publishing", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil, s.Verification = HandOverVerify, HandOverVerify, when, &Verification{Due: *when}
+		}},
+		{"a verification without hand-over verify", "committed", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil, s.Verification = HandOverWait, HandOverWait, when, &Verification{Due: *when}
+		}},
+		{"a verification that is missing", "committed", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil = HandOverVerify, HandOverVerify, when
+		}},
+		{"a verification without keys", "committed", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.Verification = HandOverVerify, HandOverVerify, &Verification{Due: *when}
+		}},
+		{"a verification that is due before the keys end", "committed", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil, s.Verification = HandOverVerify, HandOverVerify, when, &Verification{Due: when.Add(-1)}
+		}},
+		{"a verification that was made before it was due", "committed", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil, s.Verification = HandOverVerify, HandOverVerify, when, &Verification{Due: *when, Done: stampPtr(t0)}
+		}},
+		{"a verification error without verification", "committed", func(s *Session) {
+			s.HandOver, s.Plan.HandOver, s.KeysAliveUntil, s.Verification = HandOverVerify, HandOverVerify, when, &Verification{Due: *when, Error: "x"}
+		}},
 		{"an abort message that is no text", "aborting", func(s *Session) { s.AbortInfo.Message = "\xff" }},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -498,6 +576,7 @@ func TestNewRefusesBadReservations(t *testing.T) {
 		"target":         func(r *Reservation) { r.Target = Target{} },
 		"creator":        func(r *Reservation) { r.Creator = Principal{} },
 		"build deadline": func(r *Reservation) { r.BuildDeadline = r.Created },
+		"hand-over":      func(r *Reservation) { r.HandOver = "fast" },
 	} {
 		r := reservation()
 		edit(&r)
@@ -589,17 +668,100 @@ func TestCheckGrant(t *testing.T) {
 	}
 }
 
+func TestKeysAreCountedOnceTheyAreVended(t *testing.T) {
+	for _, h := range []HandOver{HandOverCopy, HandOverWait, HandOverVerify} {
+		s := beginHanding(t, h, ready(), vended())
+		if !s.KeysAliveUntil.Equal(keysEnd) || !s.KeysAlive(keysEnd.Add(-1)) || s.KeysAlive(keysEnd) {
+			t.Errorf("%s: keys until %v", h, s.KeysAliveUntil)
+		}
+		earlier := vended()
+		earlier.At, earlier.AliveUntil = earlier.At.Add(time.Minute), keysEnd.Add(-time.Hour)
+		if got := apply(t, s, earlier); !reflect.DeepEqual(got, s) {
+			t.Errorf("%s: keys that end earlier change %v", h, cmp.Diff(s, got))
+		}
+		late := vended()
+		late.At = s.BuildDeadline
+		if _, err := Apply(s, late); !errors.Is(err, ErrEnded) {
+			t.Errorf("%s: keys at the build deadline: %v", h, err)
+		}
+		endless := vended()
+		endless.AliveUntil = time.Time{}
+		if _, err := Apply(s, endless); !errors.Is(err, ErrInvalid) {
+			t.Errorf("%s: keys without an end: %v", h, err)
+		}
+		s = apply(t, s, freeze(), decide(), published())
+		if !s.KeysAliveUntil.Equal(keysEnd) || (s.Verification != nil) != (h == HandOverVerify) {
+			t.Errorf("%s: published with keys until %v and verification %+v", h, s.KeysAliveUntil, s.Verification)
+		}
+	}
+	for _, h := range []HandOver{"", HandOverSame} {
+		r := reservation()
+		r.HandOver = h
+		s, err := New(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Apply(apply(t, s, ready()), vended()); !errors.Is(err, ErrWrongState) {
+			t.Errorf("keys with hand-over %q: %v", h, err)
+		}
+	}
+}
+
+func TestAVerificationIsMadeOnceAndNotBeforeItIsDue(t *testing.T) {
+	s := beginHanding(t, HandOverVerify, ready(), vended(), freeze(), decide(), published())
+	early := verified()
+	early.At = keysEnd.Add(-1)
+	if _, err := Apply(s, early); !errors.Is(err, ErrWrongState) {
+		t.Errorf("before it is due: %v", err)
+	}
+	if s.Expired(*s.ResultExpires) {
+		t.Error("a session is forgotten before it is verified")
+	}
+	done := apply(t, s, verified())
+	if v := done.Verification; !v.Due.Equal(keysEnd) || v.Done == nil || !v.Done.Equal(keysEnd) || v.Error != verified().Error {
+		t.Errorf("%+v", v)
+	}
+	if !done.Expired(*s.ResultExpires) || done.State != StateCommitted {
+		t.Error("a verified session is kept for ever")
+	}
+	other := EventVerified{At: keysEnd.Add(time.Hour)}
+	if got := apply(t, done, other); !reflect.DeepEqual(got, done) {
+		t.Error("a second verification replaces the first")
+	}
+	none := beginHanding(t, HandOverVerify, ready(), freeze(), decide(), published())
+	if _, err := Apply(none, verified()); !errors.Is(err, ErrWrongState) || none.Verification != nil {
+		t.Errorf("without keys: %v, %+v", err, none.Verification)
+	}
+	*done.Verification.Done = t0
+	if s.Verification.Done != nil || apply(t, s, verified()).Verification.Done.Equal(t0) {
+		t.Error("records share a verification")
+	}
+}
+
+func TestASessionIsNotForgottenWhileItsKeysLive(t *testing.T) {
+	forever := vended()
+	forever.AliveUntil = published().ResultExpires.Add(time.Hour)
+	s := beginHanding(t, HandOverCopy, ready(), forever, freeze(), decide(), published())
+	if s.Expired(forever.AliveUntil.Add(-1)) || !s.Expired(forever.AliveUntil) {
+		t.Error("Expired does not wait for the last key")
+	}
+}
+
 // FuzzEvents applies arbitrary sequences of events: Apply neither panics nor yields
 // a record that Check refuses, and the decision is irreversible.
 func FuzzEvents(f *testing.F) {
 	f.Add([]byte{0, 1, 3, 4})
 	f.Add([]byte{0, 1, 2, 5, 8, 4})
 	f.Add([]byte{5, 6, 0})
+	f.Add([]byte{0, 91, 1, 3, 4, 93, 8, 9, 9})
 	f.Fuzz(func(t *testing.T, ops []byte) {
-		s := begin(t)
+		hands := []HandOver{"", HandOverSame, HandOverCopy, HandOverWait, HandOverVerify}
+		h := hands[len(ops)%len(hands)].Effective()
+		s := beginHanding(t, h)
 		for i, op := range ops {
 			at := t0.Add(time.Duration(int(op)-64) * 20 * time.Minute)
-			events := []Event{ready(), freeze(), invalid(), decide(), published(), abort(), aborted(), EventHeartbeat{At: at},
+			events := []Event{handing(h, ready()), freeze(), invalid(), decide(), published(), abort(), aborted(), EventHeartbeat{At: at},
+				EventVended{At: at, AliveUntil: at.Add(time.Hour)}, EventVerified{At: at.Add(time.Hour)},
 				EventDecide{At: at, FromFence: true}, EventAbort{At: at, Reason: AbortReason(op % 8)},
 				EventFreeze{At: at, Manifest: freeze().Manifest, DecisionDeadline: at.Add(time.Hour)}}
 			next, err := Apply(s, events[int(op)%len(events)])

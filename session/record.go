@@ -30,6 +30,7 @@ type Reservation struct {
 	PolicyRevision string
 	Created        time.Time
 	BuildDeadline  time.Time
+	HandOver       HandOver // "" = HandOverSame
 }
 
 // New makes the record of a session that begins. A bad reservation is ErrInvalid.
@@ -38,7 +39,7 @@ func New(r Reservation) (Session, error) {
 	s := Session{
 		ID: r.ID, SubmissionID: r.SubmissionID, Target: r.Target, Epoch: r.Epoch, Creator: r.Creator,
 		DecisionID: r.DecisionID, PolicyRevision: r.PolicyRevision,
-		Created: created, BuildDeadline: stamp(r.BuildDeadline), Updated: created,
+		Created: created, BuildDeadline: stamp(r.BuildDeadline), Updated: created, HandOver: r.HandOver,
 	}
 	if err := s.reservation(); err != nil {
 		return Session{}, fmt.Errorf("%w: %v", ErrInvalid, err)
@@ -87,9 +88,17 @@ func (s Session) Due(now time.Time) (AbortReason, bool) {
 	return AbortBuildDeadline, !now.Before(s.BuildDeadline)
 }
 
-// Expired reports whether a terminal record may be forgotten.
+// Expired reports whether a terminal record may be forgotten: its retention is over,
+// no vended key can write any more, and a due verification was made.
 func (s Session) Expired(now time.Time) bool {
-	return s.ResultExpires != nil && !now.Before(*s.ResultExpires)
+	return s.ResultExpires != nil && !now.Before(*s.ResultExpires) &&
+		!s.KeysAlive(now) && (s.Verification == nil || s.Verification.Done != nil)
+}
+
+// KeysAlive reports whether the object store may still accept a vended key that can
+// write.
+func (s Session) KeysAlive(now time.Time) bool {
+	return s.KeysAliveUntil != nil && now.Before(*s.KeysAliveUntil)
 }
 
 // isDeadline tells the reasons that only a clock may give.
@@ -105,6 +114,10 @@ func (s Session) Clone() Session {
 	s.Stats = clonePtr(s.Stats)
 	s.AbortInfo = clonePtr(s.AbortInfo)
 	s.ResultExpires = clonePtr(s.ResultExpires)
+	s.KeysAliveUntil = clonePtr(s.KeysAliveUntil)
+	if s.Verification = clonePtr(s.Verification); s.Verification != nil {
+		s.Verification.Done = clonePtr(s.Verification.Done)
+	}
 	return s
 }
 
@@ -128,8 +141,14 @@ func clonePtr[T any](p *T) *T {
 //   - ABORTED needs an abort reason; a reason exists only in BEGUN (an abort is
 //     pending) and ABORTED.
 //   - A result expiry exists exactly when the session is terminal.
+//   - The plan's hand-over is the session's. Upload and final root differ with
+//     HandOverCopy only.
+//   - Keys that can write exist only for a session that is ready and expects them.
+//   - A verification exists exactly when the session is COMMITTED with HandOverVerify
+//     and such keys exist; it is due when the last of them has expired and is not made
+//     before that.
 func Check(s Session) error {
-	for _, check := range []func() error{s.reservation, s.readiness, s.freeze, s.ending} {
+	for _, check := range []func() error{s.reservation, s.readiness, s.freeze, s.ending, s.keys} {
 		if err := check(); err != nil {
 			// %v: the kind of a field's error would read as the caller's mistake.
 			return fmt.Errorf("%w: session %q: %v", ErrBroken, s.ID, err)
@@ -146,6 +165,8 @@ func (s *Session) reservation() error {
 		return fmt.Errorf("epoch %d is below 1", s.Epoch)
 	case s.Created.IsZero() || s.Updated.Before(s.Created):
 		return fmt.Errorf("created %v, updated %v", s.Created, s.Updated)
+	case !s.HandOver.Effective().Known():
+		return fmt.Errorf("hand-over %.64q is unknown", s.HandOver)
 	case !s.BuildDeadline.After(s.Created):
 		return fmt.Errorf("build deadline %v is not after creation at %v", s.BuildDeadline, s.Created)
 	}
@@ -178,6 +199,10 @@ func (s *Session) readiness() error {
 		return fmt.Errorf("snapshot ids without table descriptor or remote directory")
 	case p.UploadRoot == "" || p.FinalRoot == "" || p.ManifestPath == "" || p.Publication == "" || p.HandOver == "" || p.LogOffset == "":
 		return fmt.Errorf("snapshot ids with an incomplete plan")
+	case p.HandOver != s.HandOver.Effective():
+		return fmt.Errorf("the plan has hand-over %.64q, the session %.64q", p.HandOver, s.HandOver)
+	case (p.UploadRoot != p.FinalRoot) != (p.HandOver == HandOverCopy):
+		return fmt.Errorf("hand-over %s with upload root %.300q and final root %.300q", p.HandOver, p.UploadRoot, p.FinalRoot)
 	}
 	for bucket, id := range s.SnapshotIDs {
 		if id < 0 {
@@ -229,6 +254,26 @@ func (s *Session) ending() error {
 		return fmt.Errorf("unknown abort reason %d", s.AbortInfo.Reason)
 	}
 	return checkMessage("abort message", s.AbortInfo.Message)
+}
+
+func (s *Session) keys() error {
+	v := s.Verification
+	due := s.State == StateCommitted && s.HandOver == HandOverVerify && s.KeysAliveUntil != nil
+	switch {
+	case s.KeysAliveUntil != nil && (len(s.SnapshotIDs) == 0 || !s.HandOver.ExpectsKeys()):
+		return fmt.Errorf("keys with hand-over %q", s.HandOver)
+	case s.KeysAliveUntil != nil && !s.KeysAliveUntil.After(s.Created):
+		return fmt.Errorf("keys until %v, before the session began", s.KeysAliveUntil)
+	case due != (v != nil):
+		return fmt.Errorf("%v with hand-over %q, keys %v and verification %v", s.State, s.HandOver, s.KeysAliveUntil, v)
+	case v == nil:
+		return nil
+	case !v.Due.Equal(*s.KeysAliveUntil):
+		return fmt.Errorf("verification is due at %v, the last key expires at %v", v.Due, s.KeysAliveUntil)
+	case v.Done != nil && v.Done.Before(v.Due), v.Done == nil && v.Error != "":
+		return fmt.Errorf("verification due at %v was made at %v", v.Due, v.Done)
+	}
+	return checkMessage("verification error", v.Error)
 }
 
 // CheckGrant validates the record of a grant; the error wraps ErrInvalid.

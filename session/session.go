@@ -90,6 +90,27 @@ const (
 	HandOverVerify HandOver = "verify"
 )
 
+// Effective reads the empty hand-over, of records of older versions, as HandOverSame.
+func (h HandOver) Effective() HandOver {
+	if h == "" {
+		return HandOverSame
+	}
+	return h
+}
+
+// Known reports whether h is one of the hand-overs. The empty one is not.
+func (h HandOver) Known() bool {
+	switch h {
+	case HandOverSame, HandOverCopy, HandOverWait, HandOverVerify:
+		return true
+	}
+	return false
+}
+
+// ExpectsKeys reports whether keys that can write may be vended: they outlive the
+// freeze, and with HandOverSame nothing may.
+func (h HandOver) ExpectsKeys() bool { return h.Effective() != HandOverSame }
+
 // Verification is the second look at a published session's files (HandOverVerify).
 type Verification struct {
 	Due   time.Time  `json:"due"`             // when the last vended key has expired
@@ -149,8 +170,9 @@ type Session struct {
 	HandOver HandOver `json:"hand_over,omitempty"`
 
 	// KeysAliveUntil is the latest instant at which the object store may still accept a
-	// key that was vended to a worker of this session; nil = none was. It is stored
-	// before a key is handed out (EventVended) and does not change after the freeze.
+	// key that was vended to a worker of this session and can write; nil = none was. It
+	// is stored before a key is handed out (EventVended) and does not change after the
+	// freeze. Keys that can only read are not counted: they change nothing.
 	KeysAliveUntil *time.Time `json:"keys_alive_until,omitempty"`
 
 	// Written when the target is fenced and proved empty (EventReady).

@@ -64,6 +64,9 @@ func (e *Error) Temporary() bool {
 	if e.passing {
 		return true
 	}
+	if e.Problem.Code == v1.CodeProviderRefused {
+		return false
+	}
 	switch e.StatusCode {
 	case http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
 		return true

@@ -38,6 +38,8 @@ type way interface {
 	digest(h http.Header) string
 	// needsDigest says that a PUT must know its content's SHA-256.
 	needsDigest() bool
+	// maxPut is the size of the largest object, in bytes; 0 = the server says.
+	maxPut() int64
 }
 
 var (
@@ -82,6 +84,9 @@ func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objst
 	}
 	if opt.MaxSize > 0 && opt.Size > opt.MaxSize {
 		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, at most %d", key, objstore.ErrTooLarge, opt.Size, opt.MaxSize)
+	}
+	if most := o.way.maxPut(); most > 0 && opt.Size > most {
+		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, and one signed request holds %d: send it with keys of the store or through the gateway", key, objstore.ErrTooLarge, opt.Size, most)
 	}
 	start, seeker := position(body)
 	if opt.SHA256 == "" && o.way.needsDigest() {
@@ -353,6 +358,8 @@ func (g *gatewayWay) roundTrip(ctx context.Context, req *http.Request, content s
 func (g *gatewayWay) digest(h http.Header) string { return h.Get(v1.HeaderContentSHA256) }
 
 func (g *gatewayWay) needsDigest() bool { return false }
+
+func (g *gatewayWay) maxPut() int64 { return 0 }
 
 // objectPath escapes a key segment by segment.
 func objectPath(key string) (string, error) {

@@ -37,6 +37,8 @@ type call struct {
 	repeat       bool       // a second execution does no harm
 	gone         bool       // 404 on a repeat means that the first execution succeeded
 	anonymous    bool       // send no Authorization
+	// answered is told of an answer of 2xx and when its request was sent; may be nil.
+	answered func(sent time.Time, h http.Header)
 }
 
 // do runs a call with repeats. A token that the server refuses is replaced once, if
@@ -91,11 +93,15 @@ func (c *Client) once(ctx context.Context, k call, body []byte, contentType stri
 			return used, err
 		}
 	}
+	sent := c.now()
 	res, err := c.send(req)
 	if err != nil {
 		return used, err
 	}
 	defer drain(res.Body)
+	if k.answered != nil {
+		k.answered(sent, res.Header)
+	}
 	if k.out == nil {
 		return used, nil
 	}

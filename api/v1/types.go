@@ -176,7 +176,8 @@ type Credentials struct {
 	// no revocation ends them earlier unless the server is configured to.
 	LiveUntil       time.Time `json:"live_until"`
 	LifetimeSeconds int64     `json:"lifetime_seconds"` // asked of the provider
-	// Bound says what limited the lifetime: policy, session, role, role_chaining or provider.
+	// Bound says what limited the lifetime: policy, session, configured, role,
+	// role_chaining or provider.
 	Bound       string `json:"bound"`
 	DecisionID  string `json:"decision_id"`
 	Credentials []Keys `json:"credentials"`
@@ -195,9 +196,15 @@ type Keys struct {
 // KeyLocation is what keys open: every object below URI, or the one it names.
 type KeyLocation struct {
 	URI    string `json:"uri"`    // s3://bucket/prefix, without a slash at its end
-	Access string `json:"access"` // "read" or "write", which includes read
+	Access string `json:"access"` // AccessRead or AccessWrite
 	Object bool   `json:"object,omitempty"`
 }
+
+// Accesses of a KeyLocation. Write includes reading.
+const (
+	AccessRead  = "read"
+	AccessWrite = "write"
+)
 
 // String names what the keys open and hides them.
 func (c Credentials) String() string {
@@ -227,6 +234,14 @@ type StorageCredential struct {
 	Config map[string]string `json:"config"` // holds secrets
 }
 
+// String names the place and hides the keys.
+func (c StorageCredential) String() string {
+	return fmt.Sprintf("keys for %s with %d properties", c.Prefix, len(c.Config))
+}
+
+// GoString implements fmt.GoStringer.
+func (c StorageCredential) GoString() string { return c.String() }
+
 // AWSCredentials answers GET /v1/aws/credentials in the shape that the AWS SDKs'
 // container provider reads, and is what credential_process prints with Version 1.
 type AWSCredentials struct {
@@ -237,6 +252,14 @@ type AWSCredentials struct {
 	SessionToken    string    `json:"SessionToken,omitempty"` // credential_process
 	Expiration      time.Time `json:"Expiration"`
 }
+
+// String hides the keys.
+func (c AWSCredentials) String() string {
+	return fmt.Sprintf("keys %s until %s", c.AccessKeyID, c.Expiration.Format(time.RFC3339))
+}
+
+// GoString implements fmt.GoStringer.
+func (c AWSCredentials) GoString() string { return c.String() }
 
 // AWSError is an error in the shape that the AWS SDKs' container provider reads.
 type AWSError struct {
@@ -333,6 +356,8 @@ type Table struct {
 	// Partitions and Schemas are filled by GET /v1/tables/{db}/{table} only.
 	Partitions []Partition     `json:"partitions,omitempty"`
 	Schemas    []SchemaVersion `json:"schemas,omitempty"`
+	// SignedURL is BuildContext.SignedURL for reading; filled where Schemas is.
+	SignedURL string `json:"signed_url,omitempty"`
 }
 
 // Partition is one partition of a table.

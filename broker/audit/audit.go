@@ -30,7 +30,7 @@ const Version = 1
 type Event struct {
 	Version int       `json:"version"` // Version, set by the sink
 	Time    time.Time `json:"time"`
-	// Action is a policy action, or "revoke", "introspect", "sweep".
+	// Action is a policy action, or "revoke", "introspect", "sweep", "verify".
 	Action  string  `json:"action"`
 	Outcome Outcome `json:"outcome"`
 
@@ -46,7 +46,7 @@ type Event struct {
 	Epoch       int64           `json:"epoch,omitempty"`
 	Target      *session.Target `json:"target,omitempty"`
 	Scope       []string        `json:"scope,omitempty"`
-	Expires     *time.Time      `json:"expires,omitempty"` // of an issued token
+	Expires     *time.Time      `json:"expires,omitempty"` // of an issued token, or of vended keys
 	Method      string          `json:"method,omitempty"`
 	Path        string          `json:"path,omitempty"` // object key
 	GrantID     string          `json:"grant_id,omitempty"`

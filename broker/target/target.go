@@ -9,6 +9,7 @@ package target
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
 
@@ -16,12 +17,16 @@ import (
 	"github.com/fluss-sluice/sluice/session"
 )
 
+// ErrDamaged: something that must be stored for a target is not there, so that what
+// was published cannot be known. The error names the object and what to do.
+var ErrDamaged = errors.New("the target is damaged")
+
 // Capabilities are facts about a driver that shape a session's plan.
 type Capabilities struct {
-	Name        string           // "directory", "fluss"
-	LogOffset   string           // session.Plan.LogOffset
-	Publication string           // session.Plan.Publication
-	HandOver    session.HandOver // what the driver assumes between freeze and publication
+	Name        string             // "directory", "fluss"
+	LogOffset   string             // session.Plan.LogOffset
+	Publication string             // session.Plan.Publication
+	HandOvers   []session.HandOver // those Begin can plan
 }
 
 // Table is a table as the driver knows it.
@@ -77,7 +82,7 @@ type Driver interface {
 	Resolve(ctx context.Context, t session.Target) (Resolved, error)
 
 	// Begin fences the target for the session (epoch and id from s), proves it
-	// empty and freezes it. Idempotent per session id. session.ErrTargetOwned
+	// empty and freezes it, with a plan for the session's hand-over. Idempotent per session id. session.ErrTargetOwned
 	// when another session holds the fence, session.ErrTargetNotEmpty when there
 	// is content, session.ErrStaleEpoch when the fence is at or above s.Epoch.
 	Begin(ctx context.Context, s session.Session) (Frozen, error)

@@ -95,8 +95,8 @@ func (l Location) String() string {
 // Request asks for a credential under a stored grant.
 type Request struct {
 	Principal      session.Principal
-	Session        string // id
-	Epoch          int64
+	Session        string // id; for reading without a session, the id of the grant
+	Epoch          int64  // for reading without a session, 1
 	PolicyRevision string
 	DecisionID     string // of the grant; the provider's own log carries it
 	Locations      []Location
@@ -116,11 +116,12 @@ type Bound string
 
 // The bounds.
 const (
-	BoundPolicy   Bound = "policy"        // the decision's max_ttl
-	BoundDeadline Bound = "session"       // the session's deadline
-	BoundRole     Bound = "role"          // the role's maximum session duration
-	BoundChaining Bound = "role_chaining" // one hour when a role assumes a role
-	BoundProvider Bound = "provider"      // the provider gave less than was asked
+	BoundPolicy     Bound = "policy"        // the decision's max_ttl
+	BoundDeadline   Bound = "session"       // the session's deadline
+	BoundConfigured Bound = "configured"    // the operator's bound for all keys
+	BoundRole       Bound = "role"          // the role's maximum session duration
+	BoundChaining   Bound = "role_chaining" // one hour when a role assumes a role
+	BoundProvider   Bound = "provider"      // the provider gave less than was asked
 )
 
 // Credential is one set of keys.

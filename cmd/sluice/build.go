@@ -37,6 +37,7 @@ type buildFlags struct {
 func (f *buildFlags) add(fs *pflag.FlagSet) {
 	f.input.addShape(fs)
 	f.input.addErrors(fs)
+	addWay(fs)
 	fs.StringVar(&f.workDir, "work-dir", defaultWorkDir, "directory for sort runs, finished files and checkpoints")
 	fs.BoolVar(&f.resume, "resume", false, "go on with what an earlier run left in the work directory")
 	fs.StringVar(&f.memory, "memory", "256MiB", "memory for rows that wait to be sorted")
@@ -47,7 +48,7 @@ func (f *buildFlags) add(fs *pflag.FlagSet) {
 }
 
 // job fills in what build and load share.
-func (f *buildFlags) job(g *globals, command string, inputs []string) (*job, error) {
+func (f *buildFlags) job(g *globals, command string, fs *pflag.FlagSet, inputs []string) (*job, error) {
 	if len(inputs) == 0 {
 		return nil, &usageError{errors.New("no input: name files, patterns, or - for the standard input")}
 	}
@@ -58,12 +59,16 @@ func (f *buildFlags) job(g *globals, command string, inputs []string) (*job, err
 	if err != nil {
 		return nil, err
 	}
+	way, err := g.way(fs)
+	if err != nil {
+		return nil, err
+	}
 	here, err := os.Getwd()
 	if err != nil {
 		return nil, err
 	}
 	j := &job{Version: jobVersion, Command: command, Dir: here, Inputs: inputs, Input: f.input, Memory: memory,
-		Parallelism: f.parallelism, Compression: f.compression, Checkpoint: f.checkpoint, TTL: f.ttl}
+		Parallelism: f.parallelism, Compression: f.compression, Checkpoint: f.checkpoint, TTL: f.ttl, Credentials: way}
 	if _, err := j.openOptions("", nil, builder.Events{}); err != nil {
 		return nil, &usageError{err}
 	}
@@ -77,7 +82,7 @@ func given(fs *pflag.FlagSet) map[string]string {
 	fs.Visit(func(fl *pflag.Flag) {
 		switch fl.Name {
 		case "resume", "work-dir", "url", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
-		case "memory", "parallelism", "checkpoint-interval", "token-ttl":
+		case "memory", "parallelism", "checkpoint-interval", "token-ttl", "credentials":
 		default:
 			out[fl.Name] = fl.Value.String()
 		}
@@ -101,7 +106,14 @@ func (j *job) repeats(flags map[string]string, args []string) error {
 
 // retune takes over the flags that say how the work is done, which a resumed run may
 // give anew: too little memory must not be the end of a job.
-func (j *job) retune(fs *pflag.FlagSet, f *buildFlags) error {
+func (j *job) retune(g *globals, fs *pflag.FlagSet, f *buildFlags) error {
+	if fs.Changed("credentials") || j.Credentials == "" {
+		way, err := g.way(fs)
+		if err != nil {
+			return err
+		}
+		j.Credentials = way
+	}
 	if fs.Changed("memory") {
 		memory, err := parseSize(f.memory)
 		if err != nil {
@@ -149,7 +161,7 @@ Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" 
 		if f.resume {
 			return b.resume(cmd.Context(), &f, "build", fs, args, b.finishBuild)
 		}
-		j, err := f.job(g, "build", args)
+		j, err := f.job(g, "build", fs, args)
 		if err != nil {
 			return err
 		}
@@ -170,7 +182,7 @@ Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" 
 
 func newLoadCommand(g *globals) *cobra.Command {
 	var f buildFlags
-	var submission string
+	var submission, handOver string
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "load DATABASE.TABLE[/PARTITION] INPUT...",
@@ -188,6 +200,7 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 	f.add(fs)
 	fs.StringVar(&submission, "submission-id", "", "your own id for this load (default: a random one)")
 	fs.DurationVar(&timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
+	addHandOver(fs, &handOver)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		b := &build{g: g}
 		if f.resume {
@@ -200,14 +213,14 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 		if err != nil {
 			return err
 		}
-		if err := checkTimeout(timeout); err != nil {
+		if err := errors.Join(checkTimeout(timeout), checkHandOver(handOver)); err != nil {
 			return err
 		}
-		j, err := f.job(g, "load", args[1:])
+		j, err := f.job(g, "load", fs, args[1:])
 		if err != nil {
 			return err
 		}
-		j.Target, j.SubmissionID, j.Timeout, j.Args, j.Flags = target, submission, timeout, args, given(fs)
+		j.Target, j.SubmissionID, j.Timeout, j.HandOver, j.Args, j.Flags = target, submission, timeout, handOver, args, given(fs)
 		if submission == "" {
 			j.SubmissionID = uuid.NewString()
 		}
@@ -224,6 +237,7 @@ type build struct {
 	job    *job
 
 	resumed  bool
+	begun    bool // the session began in this run
 	session  *builder.Session
 	rejects  *tabular.RejectFile // nil unless bad records are skipped
 	position jobPosition
@@ -242,6 +256,9 @@ func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish f
 		return err
 	}
 	defer b.dir.close()
+	if err := b.connect(j.Credentials); err != nil {
+		return err
+	}
 	if b.dir.unfinished() {
 		return &usageError{fmt.Errorf("%s holds an unfinished job: go on with it (--resume), name another directory in --work-dir, or delete it", dir)}
 	}
@@ -291,7 +308,10 @@ func (b *build) resume(ctx context.Context, f *buildFlags, command string, fs *p
 	if err := j.checkPlace(); err != nil {
 		return err
 	}
-	if err := j.retune(fs, f); err != nil {
+	if err := j.retune(b.g, fs, f); err != nil {
+		return err
+	}
+	if err := b.connect(j.Credentials); err != nil {
 		return err
 	}
 	b.job, b.resumed, b.dir.made = j, true, j.MadeDir
@@ -317,20 +337,22 @@ func (b *build) resume(ctx context.Context, f *buildFlags, command string, fs *p
 
 func (b *build) open(dir string) (err error) {
 	b.started = b.g.now()
-	if b.client, err = b.g.connect(b.g.commitEvents()); err != nil {
-		return err
-	}
 	b.dir, err = openWorkDir(dir)
+	return err
+}
+
+func (b *build) connect(way builder.Credentials) (err error) {
+	b.client, err = b.g.connectBy(way, b.g.commitEvents())
 	return err
 }
 
 // beginLoad begins the session of a load.
 func (b *build) beginLoad(ctx context.Context) error {
-	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout})
+	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout, HandOver: b.job.HandOver})
 	if err != nil {
 		return err
 	}
-	b.job.Context = bc
+	b.job.Context, b.begun = bc, true
 	b.g.remark("session %s of %s, %d buckets", bc.Handle.BulkLoadID, bc.Handle.Target, len(bc.SnapshotIDs))
 	return nil
 }
@@ -662,6 +684,9 @@ func (b *build) summary(what string) {
 // when its job cannot succeed.
 func (b *build) explain(err error) error {
 	f := describe(err)
+	if b.refused(f) {
+		return b.giveUp(errors.Join(err, b.dir.clear()))
+	}
 	if resumable(err) {
 		switch {
 		case b.dir.unfinished() && damaged(err):
@@ -678,6 +703,21 @@ func (b *build) explain(err error) error {
 	if b.job.Command != "load" || b.job.Context == nil || f.ExitCode != exitInput {
 		return err
 	}
+	return b.giveUp(err)
+}
+
+// refused reports that the session which this run began cannot be built by this
+// caller in this way: by policy, say, or because the server vends no keys for it.
+// Nothing has been read yet.
+func (b *build) refused(f failure) bool {
+	if !b.begun || b.session != nil {
+		return false
+	}
+	return f.ExitCode == exitDenied || f.ExitCode == exitConflict || f.ExitCode == exitUsage
+}
+
+// giveUp aborts the session of a load that failed for good.
+func (b *build) giveUp(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
 	defer cancel()
 	if _, abortErr := b.client.Abort(ctx, b.job.Context); abortErr != nil {

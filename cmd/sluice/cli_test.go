@@ -25,6 +25,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/test/harness"
 )
 
@@ -799,4 +800,67 @@ func TestManualKnowsEveryCommandAndFlag(t *testing.T) {
 			t.Errorf("the manual does not list exit code %d as %s", code, kind)
 		}
 	}
+}
+
+// TestALoadThatMayNotBeBuiltEndsEarly: its session is given up before any input is
+// read, and the target is free.
+func TestALoadThatMayNotBeBuiltEndsEarly(t *testing.T) {
+	s := newShell(t)
+	target, err := url.Parse(serverURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy := httputil.NewSingleHostReverseProxy(target)
+	table := tableName(t)
+	s.ok("table", "create", table, "--from", s.write("p.csv", people(3)), "--primary-key", "id")
+	mayAbort := true
+	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/v1/token" || strings.HasSuffix(r.URL.Path, "/abort") && !mayAbort {
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusForbidden)
+			_ = json.NewEncoder(w).Encode(v1.Problem{Code: v1.CodeDenied, Detail: "no bucket of yours"})
+			return
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	defer front.Close()
+	list := func() []v1.Session {
+		return decode[v1.SessionList](t, s.ok("session", "list", "--target", table, "-o", "json")).Sessions
+	}
+	r := s.fails(exitDenied, "no bucket of yours", "load", table, "p.csv", "--url", front.URL)
+	if !strings.Contains(r.stderr, "is given up") || strings.Contains(r.stderr, "--resume") {
+		t.Errorf("it says %s", r.stderr)
+	}
+	if _, err := os.Stat(defaultWorkDir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the work directory is left: %v", err)
+	}
+	if all := list(); len(all) != 1 || all[0].State != "ABORTED" {
+		t.Errorf("sessions %+v", all)
+	}
+	mayAbort = false
+	r = s.fails(exitDenied, "sluice session abort", "load", table, "p.csv", "--url", front.URL)
+	if all := list(); len(all) != 2 || !strings.Contains(r.stderr, "still open") {
+		t.Errorf("%d sessions; it says %s", len(all), r.stderr)
+	}
+	for _, x := range list() {
+		if x.State == "BEGUN" {
+			s.ok("session", "abort", x.ID)
+		}
+	}
+	// The same for ways that the server does not offer.
+	for way, want := range map[string]string{"sign": "signs no requests", "sts": "use the gateway"} {
+		s.fails(exitUsage, want, "load", table, "p.csv", "--credentials", way)
+	}
+	s.env[envCredentials] = "sts"
+	s.fails(exitUsage, "use the gateway", "load", table, "p.csv")
+	s.env[envCredentials] = "keys"
+	s.fails(exitUsage, envCredentials+` "keys": want gateway, sign or sts`, "load", table, "p.csv")
+	s.fails(exitUsage, `--credentials "x": want`, "scan", table, "--credentials", "x")
+	s.fails(exitUsage, `--hand-over "x": want`, "load", table, "p.csv", "--hand-over", "x")
+	for _, x := range list() {
+		if x.State != "ABORTED" {
+			t.Errorf("session %s is %s", x.ID, x.State)
+		}
+	}
+	s.ok("load", table, "p.csv", "--credentials", "gateway", "--hand-over", "same")
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/fluss-sluice/sluice/builder"
 	"github.com/fluss-sluice/sluice/fluss/flussarrow"
 	"github.com/fluss-sluice/sluice/internal/extsort"
+	"github.com/fluss-sluice/sluice/internal/objstore"
+	"github.com/fluss-sluice/sluice/internal/objstore/s3"
 	"github.com/fluss-sluice/sluice/internal/tabular"
 )
 
@@ -98,6 +100,7 @@ func describe(err error) failure {
 		ended *builder.EndedError
 		stop  *interrupted
 		hint  *hinted
+		store *s3.Error
 		dns   *net.OpError
 		cert  *tls.CertificateVerificationError
 	)
@@ -110,6 +113,8 @@ func describe(err error) failure {
 		f.Hint = inputHint(in)
 	case errors.As(err, &api):
 		f.fromServer(api)
+	case errors.As(err, &store):
+		f.fromStore(store)
 	case errors.As(err, &row), errors.As(err, &se), errors.Is(err, builder.ErrForeignBucket):
 		f.ExitCode = exitInput
 	case errors.As(err, &ended):
@@ -170,6 +175,21 @@ func (f *failure) fromServer(e *client.Error) {
 	f.Hint = serverHints[p.Code]
 }
 
+// fromStore is for an answer of the object store itself; what to do stands in it.
+func (f *failure) fromStore(e *s3.Error) {
+	f.Code, f.Status, f.RequestID = e.Code, e.Status, e.RequestID
+	switch {
+	case errors.Is(e, s3.ErrDenied):
+		f.ExitCode = exitDenied
+	case errors.Is(e, objstore.ErrNotFound):
+		f.ExitCode = exitNotFound
+	case errors.Is(e, objstore.ErrExists), errors.Is(e, objstore.ErrPrecondition):
+		f.ExitCode = exitConflict
+	case errors.Is(e, objstore.ErrUnavailable):
+		f.ExitCode = exitUnavailable
+	}
+}
+
 // flattened are the codes that the OAuth endpoints answer with 400, with the status
 // that the others give them.
 var flattened = map[string]int{
@@ -181,24 +201,26 @@ var flattened = map[string]int{
 
 // serverHints say what to do about a problem code of the server.
 var serverHints = map[string]string{
-	v1.CodeUnauthenticated:   "the identity token may have expired, or be made for another audience: get a new one",
-	v1.CodeDenied:            "policy decides who may do this: show the decision id to those who look after it",
-	v1.CodeOutsideScope:      "the token does not cover this: exchange one with the scope that is needed",
-	v1.CodeNotFound:          "`sluice table list` and `sluice session list` show what there is and you may see",
-	v1.CodeTargetOwned:       "another session loads this target: `sluice session list --target` shows it; wait for it, or abort it",
-	v1.CodeTargetNotEmpty:    "a bulk load needs an empty target: load a new table or partition, or drop and create this one",
-	v1.CodeForeignSubmission: "that submission id began something else: choose another one",
-	v1.CodeSessionEnded:      "the session is over: `sluice session show` says how; begin a new one",
-	v1.CodeStaleEpoch:        "a newer session owns the target: get its build context, or begin anew",
-	v1.CodeTooManySessions:   "commit or abort a session first, or ask the operator for a higher limit",
-	v1.CodeTargetRefused:     "only a primary-key table without merge engine, TTL and auto-increment can be bulk loaded; of a partitioned one, name DATABASE.TABLE/PARTITION",
-	v1.CodeAlreadyExists:     "choose another name, or drop what is there",
-	v1.CodeBusy:              "try again in a moment",
-	v1.CodeOverloaded:        "try again in a moment",
-	v1.CodePolicyNotReady:    "the server has no policy that it can decide by: ask its operator",
-	v1.CodePolicyFailed:      "the policy itself failed on this request: show the decision id to those who look after it",
-	v1.CodeInvalidManifest:   "the files do not fit the load; what is wrong stands above: build the buckets it names again in a new session",
-	v1.CodeInsufficientSpace: "the server's disk is full: go on when its operator has made room",
+	v1.CodeUnauthenticated:       "the identity token may have expired, or be made for another audience: get a new one",
+	v1.CodeDenied:                "policy decides who may do this: show the decision id to those who look after it",
+	v1.CodeOutsideScope:          "the token does not cover this: exchange one with the scope that is needed",
+	v1.CodeNotFound:              "`sluice table list` and `sluice session list` show what there is and you may see",
+	v1.CodeTargetOwned:           "another session loads this target: `sluice session list --target` shows it; wait for it, or abort it",
+	v1.CodeTargetNotEmpty:        "a bulk load needs an empty target: load a new table or partition, or drop and create this one",
+	v1.CodeForeignSubmission:     "that submission id began something else: choose another one",
+	v1.CodeSessionEnded:          "the session is over: `sluice session show` says how; begin a new one",
+	v1.CodeStaleEpoch:            "a newer session owns the target: get its build context, or begin anew",
+	v1.CodeTooManySessions:       "commit or abort a session first, or ask the operator for a higher limit",
+	v1.CodeTargetRefused:         "only a primary-key table without merge engine, TTL and auto-increment can be bulk loaded; of a partitioned one, name DATABASE.TABLE/PARTITION",
+	v1.CodeAlreadyExists:         "choose another name, or drop what is there",
+	v1.CodeBusy:                  "try again in a moment",
+	v1.CodeOverloaded:            "try again in a moment",
+	v1.CodePolicyNotReady:        "the server has no policy that it can decide by: ask its operator",
+	v1.CodePolicyFailed:          "the policy itself failed on this request: show the decision id to those who look after it",
+	v1.CodeInvalidManifest:       "the files do not fit the load; what is wrong stands above: build the buckets it names again in a new session",
+	v1.CodeCredentialsNotOffered: "use --credentials gateway or sign, or begin the load with another --hand-over (copy, wait or verify)",
+	v1.CodeCredentialsTooLarge:   "ask for fewer buckets at once",
+	v1.CodeInsufficientSpace:     "the server's disk is full: go on when its operator has made room",
 }
 
 func inputHint(in *tabular.InputError) string {

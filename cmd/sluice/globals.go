@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -20,6 +21,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/builder/s3keys"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session/credential"
 )
@@ -55,6 +57,7 @@ const (
 	envIdentityToken     = "SLUICE_IDENTITY_TOKEN"
 	envIdentityTokenFile = "SLUICE_IDENTITY_TOKEN_FILE"
 	envDevSubject        = "SLUICE_DEV_SUBJECT"
+	envCredentials       = "SLUICE_CREDENTIALS"
 )
 
 func (g *globals) addFlags(f *pflag.FlagSet) {
@@ -88,7 +91,11 @@ func (g *globals) json() bool { return g.output == outputJSON }
 
 // printJSON prints one document.
 func (g *globals) printJSON(v any) error {
-	e := json.NewEncoder(g.stdout)
+	return encodeJSON(g.stdout, v)
+}
+
+func encodeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	return e.Encode(v)
@@ -161,6 +168,11 @@ func (g *globals) anonymous() (*client.Client, error) {
 
 // connect makes the client of most commands.
 func (g *globals) connect(e builder.Events) (*builder.Client, error) {
+	return g.connectBy(builder.Gateway, e)
+}
+
+// connectBy makes the client of commands that send or read objects.
+func (g *globals) connectBy(way builder.Credentials, e builder.Events) (*builder.Client, error) {
 	anonymous, err := g.anonymous()
 	if err != nil {
 		return nil, err
@@ -172,7 +184,45 @@ func (g *globals) connect(e builder.Events) (*builder.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return builder.Connect(builder.Config{URL: g.url, Identity: id, UserAgent: userAgent(), Events: e})
+	return builder.Connect(builder.Config{
+		URL: g.url, Identity: id, UserAgent: userAgent(), Events: e, Credentials: way, KeyStore: s3keys.Open,
+	})
+}
+
+// addWay adds the flag about the way to the object store.
+func addWay(fs *pflag.FlagSet) {
+	fs.String("credentials", "", "how objects are sent and read: gateway, through the server (default); sign, to the object store, each request signed by the server; sts, to the object store with keys that the server vends (env "+envCredentials+")")
+}
+
+// way is the way to the object store that the flag or the environment names.
+func (g *globals) way(fs *pflag.FlagSet) (builder.Credentials, error) {
+	name, where := fs.Lookup("credentials").Value.String(), "--credentials"
+	if name == "" {
+		name, where = g.getenv(envCredentials), envCredentials
+	}
+	if name == "" {
+		return builder.Gateway, nil
+	}
+	way, err := builder.ParseCredentials(name)
+	if err != nil {
+		return "", &usageError{fmt.Errorf("%s %w", where, err)}
+	}
+	return way, nil
+}
+
+// handOvers are the words of --hand-over.
+var handOvers = []string{"same", "copy", "wait", "verify"}
+
+// addHandOver adds the flag about what happens to keys that outlive the freeze.
+func addHandOver(fs *pflag.FlagSet, into *string) {
+	fs.StringVar(into, "hand-over", "", "what keeps workers' keys that outlive the freeze away from what is published: same (no keys are vended), copy, wait or verify (default: the server's)")
+}
+
+func checkHandOver(name string) error {
+	if name == "" || slices.Contains(handOvers, name) {
+		return nil
+	}
+	return &usageError{fmt.Errorf("--hand-over %q: want same, copy, wait or verify", name)}
 }
 
 // api is the client of commands that need single calls only.

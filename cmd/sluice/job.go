@@ -57,6 +57,7 @@ type job struct {
 	// SubmissionID and Timeout begin the session of a load.
 	SubmissionID string           `json:"submission_id,omitempty"`
 	Timeout      time.Duration    `json:"timeout,omitempty"`
+	HandOver     string           `json:"hand_over,omitempty"`
 	Context      *v1.BuildContext `json:"context,omitempty"`
 	Inputs       []string         `json:"inputs"`
 	Input        inputFlags       `json:"input"`
@@ -67,6 +68,8 @@ type job struct {
 	Compression  string           `json:"compression"`
 	Checkpoint   time.Duration    `json:"checkpoint_interval"`
 	TTL          time.Duration    `json:"token_ttl,omitempty"`
+	// Credentials is the way to the object store; "" in jobs of older versions.
+	Credentials builder.Credentials `json:"credentials,omitempty"`
 }
 
 // jobPosition is the position of a checkpoint.

@@ -83,7 +83,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input data, 4 denied, 5 not f
 	root.SetErr(g.stderr)
 	g.addFlags(root.PersistentFlags())
 	root.AddCommand(newTableCommand(g), newSessionCommand(g), newLoadCommand(g), newBuildCommand(g), newScanCommand(g),
-		newSnapshotsCommand(g), newTokenCommand(g), newPolicyCommand(g), newVersionCommand(g))
+		newSnapshotsCommand(g), newTokenCommand(g), newCredsCommand(g), newDoctorCommand(g), newPolicyCommand(g), newVersionCommand(g))
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 	}
@@ -96,13 +96,14 @@ var words = map[string][]string{
 	"output": {outputTable, outputJSON}, "compression": {"snappy", "zstd", "none"}, "on-error": {"fail", "skip"},
 	"other-partitions": {"fail", "skip"}, "state": {"BEGUN", "COMMITTING", "COMMITTED", "ABORTED"},
 	"schema": {"input", "decision", "data", "capabilities"}, "format": {"auto", "csv", "json", "parquet", "arrow"},
-	"scan format": {"table", "json", "csv", "arrow", "parquet"},
+	"scan format": {"table", "json", "csv", "arrow", "parquet"}, "creds format": credsFormats,
+	"credentials": {"gateway", "sign", "sts"}, "hand-over": handOvers,
 }
 
 func completeValues(c *cobra.Command) {
 	for name, values := range words {
-		if c.Name() == "scan" && words["scan "+name] != nil {
-			values = words["scan "+name]
+		if own := words[c.Name()+" "+name]; own != nil {
+			values = own
 		}
 		if c.LocalFlags().Lookup(name) != nil {
 			// It fails for a flag that does not exist only.

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"bytes"
 	"fmt"
 	"strings"
 	"testing"
 	"time"
+
+	v1 "github.com/fluss-sluice/sluice/api/v1"
 )
 
 func TestProgressLines(t *testing.T) {
@@ -101,6 +104,34 @@ func TestNumbersForPeople(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0:00", 61 * time.Second: "1:01", 3661 * time.Second: "1:01:01"} {
 		if got := clock(d); got != want {
 			t.Errorf("%v: %s, want %s", d, got, want)
+		}
+	}
+}
+
+func TestASessionTellsOfKeysAndVerification(t *testing.T) {
+	now := time.Date(2026, 12, 1, 12, 0, 0, 0, time.UTC)
+	at := func(d time.Duration) *time.Time { x := now.Add(d); return &x }
+	for name, row := range map[string]struct {
+		s    v1.Session
+		want string
+		loud bool
+	}{
+		"keys that live":          {v1.Session{HandOver: "copy", KeysLiveUntil: at(time.Hour)}, "2026-12-01T13:00:00Z (the object store accepts", false},
+		"keys that do not":        {v1.Session{HandOver: "copy", KeysLiveUntil: at(-time.Hour)}, "2026-12-01T11:00:00Z (expired)", false},
+		"a look that is due":      {v1.Session{Verification: &v1.Verification{Due: now}}, "due 2026-12-01T12:00:00Z", false},
+		"files as published":      {v1.Session{Verification: &v1.Verification{Due: now, Done: &now}}, "passed 2026-12-01T12:00:00Z", false},
+		"files that were changed": {v1.Session{Verification: &v1.Verification{Due: now, Done: &now, Error: "file x differs"}}, "FAILED: file x differs", true},
+	} {
+		var out, errs bytes.Buffer
+		g := &globals{stdout: &out, stderr: &errs, now: func() time.Time { return now }, output: outputTable, quiet: true}
+		if err := g.printSession(&row.s); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), row.want) {
+			t.Errorf("%s:\n%s", name, out.String())
+		}
+		if strings.Contains(errs.String(), "WARNING") != row.loud {
+			t.Errorf("%s says aloud %q", name, errs.String())
 		}
 	}
 }

@@ -63,7 +63,7 @@ func TestPolicyCommands(t *testing.T) {
 		{"fmt of a good directory", []string{"fmt", demoPolicy, "--diff"}, "", 0, nil, ""},
 		{"fmt lists", []string{"fmt", bad}, "", 1, []string{"authz.rego\n"}, "1 file not in canonical form"},
 		{"fmt shows the difference", []string{"fmt", bad, "--diff"}, "", 1, []string{"-decision   := ", "+decision := "}, ""},
-		{"eval allows", []string{"eval", demoPolicy}, askBucket("1"), 0, []string{"decision  allow", "rule      (own)", "max_ttl   600 s"}, ""},
+		{"eval allows", []string{"eval", demoPolicy}, askBucket("1"), 0, []string{"decision  allow", "rule      (own)", "max_ttl   900 s"}, ""},
 		{"eval denies", []string{"eval", demoPolicy}, askBucket("2"), 4, []string{"decision  deny", "reasons   bucket_not_granted"}, "denied: bucket_not_granted"},
 		{"eval by the floor", []string{"eval", demoPolicy}, strings.Replace(askBucket("1"), `"places"`, `"*"`, 1), 4, []string{"rule      floor"}, "floor_malformed_name"},
 		{"eval of a recorded decision", []string{"eval", demoPolicy, "-o", "json"}, `{"input": ` + askBucket("1") + `, "decision": {}}`, 0, []string{`"allow": true`, `"revision": "`}, ""},

@@ -53,12 +53,17 @@ by bucket in key order. With --out a file appears only when it is complete; with
 		if err != nil {
 			return err
 		}
-		return f.run(cmd.Context(), g, req)
+		way, err := g.way(fs)
+		if err != nil {
+			return err
+		}
+		return f.run(cmd.Context(), g, req, way)
 	}
 	return c
 }
 
 func (f *scanFlags) add(fs *pflag.FlagSet) {
+	addWay(fs)
 	fs.StringSliceVar(&f.columns, "columns", nil, "columns to print (default: all)")
 	fs.Int64Var(&f.limit, "limit", 0, "end after this many rows (default: all)")
 	fs.StringVar(&f.buckets, "bucket", "", "buckets to read, for example 0-1,3 (default: all)")
@@ -136,7 +141,7 @@ func (f *scanFlags) outputFormat(g *globals) (tabular.Format, error) {
 	return format, nil
 }
 
-func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest) error {
+func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest, way builder.Credentials) error {
 	format, err := f.outputFormat(g)
 	if err != nil {
 		return err
@@ -145,7 +150,7 @@ func (f *scanFlags) run(ctx context.Context, g *globals, req builder.ScanRequest
 	if err != nil {
 		return err
 	}
-	c, err := g.connect(builder.Events{})
+	c, err := g.connectBy(way, builder.Events{})
 	if err != nil {
 		return err
 	}

@@ -31,12 +31,13 @@ type begun struct {
 	Target       v1.Target        `json:"target"`
 	Epoch        int64            `json:"epoch"`
 	Buckets      int              `json:"buckets"`
+	HandOver     string           `json:"hand_over,omitempty"`
 	ContextFile  string           `json:"context_file,omitempty"`
 	Context      *v1.BuildContext `json:"context"`
 }
 
 func newSessionBegin(g *globals) *cobra.Command {
-	var submission, file string
+	var submission, file, handOver string
 	var timeout time.Duration
 	c := &cobra.Command{
 		Use:   "begin DATABASE.TABLE[/PARTITION]",
@@ -52,7 +53,7 @@ asked for once more.`,
 			if err != nil {
 				return err
 			}
-			if err := checkTimeout(timeout); err != nil {
+			if err := errors.Join(checkTimeout(timeout), checkHandOver(handOver)); err != nil {
 				return err
 			}
 			b, err := g.connect(builder.Events{})
@@ -62,7 +63,7 @@ asked for once more.`,
 			if submission == "" {
 				submission = uuid.NewString()
 			}
-			bc, err := b.Begin(cmd.Context(), builder.BeginRequest{Target: target, SubmissionID: submission, BuildTimeout: timeout})
+			bc, err := b.Begin(cmd.Context(), builder.BeginRequest{Target: target, SubmissionID: submission, BuildTimeout: timeout, HandOver: handOver})
 			if err != nil && unknownOutcome(err) {
 				return &hinted{err, "the load may have begun: repeat the command with --submission-id " + shellQuote(submission)}
 			}
@@ -76,7 +77,7 @@ asked for once more.`,
 			}
 			return g.printBegun(begun{
 				SessionID: bc.Handle.BulkLoadID, SubmissionID: submission, Target: bc.Handle.Target, Epoch: bc.Epoch,
-				Buckets: len(bc.SnapshotIDs), ContextFile: file, Context: bc,
+				Buckets: len(bc.SnapshotIDs), HandOver: bc.Plan.HandOver, ContextFile: file, Context: bc,
 			})
 		},
 	}
@@ -84,6 +85,7 @@ asked for once more.`,
 	f.StringVar(&submission, "submission-id", "", "your own id for this load (default: a random one)")
 	f.StringVar(&file, "context", "", "write the build context to this file")
 	f.DurationVar(&timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
+	addHandOver(f, &handOver)
 	return c
 }
 
@@ -96,6 +98,9 @@ func (g *globals) printBegun(b begun) error {
 	fmt.Fprintf(w, "target\t%s\n", b.Target)
 	fmt.Fprintf(w, "buckets\t%d\n", b.Buckets)
 	fmt.Fprintf(w, "submission\t%s\n", b.SubmissionID)
+	if b.HandOver != "" {
+		fmt.Fprintf(w, "hand-over\t%s\n", b.HandOver)
+	}
 	if b.ContextFile != "" {
 		fmt.Fprintf(w, "context\t%s\n", b.ContextFile)
 	}
@@ -250,7 +255,48 @@ func (g *globals) printSession(s *v1.Session) error {
 	if s.TokensLiveUntil != nil {
 		fmt.Fprintf(w, "tokens verify until\t%s (every use is refused already)\n", s.TokensLiveUntil.UTC().Format(time.RFC3339))
 	}
-	return w.Flush()
+	if s.HandOver != "" {
+		fmt.Fprintf(w, "hand-over\t%s\n", s.HandOver)
+	}
+	if s.KeysLiveUntil != nil {
+		fmt.Fprintf(w, "keys live until\t%s\n", keysText(*s.KeysLiveUntil, g.now()))
+	}
+	if s.Verification != nil {
+		fmt.Fprintf(w, "verification\t%s\n", verificationText(*s.Verification))
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	return g.warnChanged(s)
+}
+
+// keysText says whether vended keys still live.
+func keysText(until, now time.Time) string {
+	if now.Before(until) {
+		return until.UTC().Format(time.RFC3339) + " (the object store accepts keys that workers were given until then)"
+	}
+	return until.UTC().Format(time.RFC3339) + " (expired)"
+}
+
+func verificationText(v v1.Verification) string {
+	switch {
+	case v.Error != "":
+		return "FAILED: " + v.Error
+	case v.Done != nil:
+		return "passed " + v.Done.UTC().Format(time.RFC3339)
+	}
+	return "due " + v.Due.UTC().Format(time.RFC3339)
+}
+
+// warnChanged says aloud that published files are not what was published: --quiet is
+// no reason to keep that back.
+func (g *globals) warnChanged(s *v1.Session) error {
+	if s.Verification == nil || s.Verification.Error == "" {
+		return nil
+	}
+	_, err := fmt.Fprintf(plain{g.stderr}, "WARNING: files of %s were changed after session %s was published: %s\n  → do not trust this table: drop and load it again, and find out who held keys of the session (audit log)\n",
+		s.Target, s.ID, s.Verification.Error)
+	return err
 }
 
 func statsText(s v1.Stats) string {
@@ -313,7 +359,11 @@ command: the answer is the same for ever after.`,
 			if err != nil {
 				return err
 			}
-			b, err := g.connect(g.commitEvents())
+			way, err := g.way(cmd.Flags())
+			if err != nil {
+				return err
+			}
+			b, err := g.connectBy(way, g.commitEvents())
 			if err != nil {
 				return err
 			}
@@ -330,14 +380,15 @@ command: the answer is the same for ever after.`,
 	}
 	c.Flags().StringVar(&file, "context", "", "build context file")
 	c.Flags().StringVar(&session, "session", "", "session id, instead of --context")
+	addWay(c.Flags())
 	return c
 }
 
 // commitEvents say why a commit takes long.
 func (g *globals) commitEvents() builder.Events {
 	last := ""
-	return builder.Events{CommitWaiting: func(cause error) {
-		if text := cause.Error(); text != last {
+	return builder.Events{CommitWaiting: func(w builder.Waiting) {
+		if text := w.String(); text != last {
 			last = text
 			g.remark("commit goes on: %s", text)
 		}

@@ -149,7 +149,7 @@ func defaults() config {
 			RequestTimeout: time.Minute, CommitTimeout: 4 * time.Minute, IdleTimeout: time.Minute,
 			ValidationSampleKeys: 4096, SweepInterval: time.Second,
 		},
-		Credentials: credentialsConfig{Sign: signConfig{Life: 2 * time.Minute, RequireSHA256: true}},
+		Credentials: credentialsConfig{Sign: signConfig{Life: 2 * time.Minute, RequireSHA256: true}, STS: stsDefaults()},
 		Log:         logConfig{Level: "info", Format: "json"},
 		Shutdown:    shutdownConfig{Timeout: 25 * time.Second},
 	}
@@ -272,6 +272,7 @@ func (c *config) check() error {
 	}
 	c.Target.Directory.check(bad)
 	c.Credentials.Sign.check(c.Target.Directory, bad)
+	c.Credentials.STS.check(c.Target.Directory, bad)
 	for key, v := range c.positive() {
 		if v <= 0 {
 			bad(key, "must be positive")

@@ -42,6 +42,9 @@ func TestMistakesAreShownWithTheirLine(t *testing.T) {
 		"a doubled key":           {"listen: a\nlisten: b\n", []string{"listen", "[2:1]"}},
 		"a duration without unit": {"policy:\n  timeout: 5\n", []string{"timeout", "[2:12]"}},
 		"a text for a number":     {"max_connections: many\n", []string{"[1:18]"}},
+		"a misspelt STS key":      {"credentials:\n  sts:\n    role: x\n", []string{"role", "[3:5]"}},
+		"an STS life in seconds":  {"credentials:\n  sts:\n    max_life: 900\n", []string{"max_life", "[3:15]"}},
+		"a tag for a list":        {"credentials:\n  sts:\n    tags: sluice-session\n", []string{"[3:11]"}},
 		"no YAML":                 {"a: [\n", []string{"["}},
 		"an empty section":        {"limits:\n  # active_sessions: 3\nlisten: x\n", []string{"limits has no value"}},
 		"an empty key":            {"identity:\n  issuers:\n    - issuer:\n", []string{"identity.issuers[0].issuer"}},
@@ -140,7 +143,9 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 	for line := range strings.Lines(string(doc)) {
 		if cell, ok := strings.CutPrefix(line, "| `"); ok {
 			key, _, _ := strings.Cut(cell, "`")
-			documented[key] = true
+			if handOver := key == "copy" || key == "wait" || key == "verify" || key == "same"; !handOver {
+				documented[key] = true
+			}
 		}
 	}
 	keys := map[string]bool{}

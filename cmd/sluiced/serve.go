@@ -184,6 +184,7 @@ func warn(c config, log *slog.Logger) {
 		log.Warn("development mode: anybody on this machine can be anybody")
 	}
 	c.Target.Directory.warn(log)
+	c.Credentials.warn(log)
 	if c.temporary {
 		log.Warn("the data directory is temporary and removed at the end; --data keeps it", "data_dir", c.DataDir)
 	}

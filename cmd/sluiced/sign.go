@@ -2,17 +2,29 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 
 	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 )
 
 // credentialsConfig says what opens the store to workers besides the gateway.
 type credentialsConfig struct {
 	Sign signConfig `yaml:"sign"`
+	STS  stsConfig  `yaml:"sts"`
+}
+
+// warn tells of endpoints of credentials that are spoken to in plain text.
+func (c credentialsConfig) warn(log *slog.Logger) {
+	warnPlain(log, "credentials.sign.endpoint", c.Sign.Endpoint, "signed requests can be sent again by whoever sees them, until they expire")
+	warnPlain(log, "credentials.sts.endpoint", c.STS.Endpoint, "keys are readable on the network")
+	warnPlain(log, "credentials.sts.store_endpoint", c.STS.StoreEndpoint, "session tokens and objects are readable on the network")
 }
 
 // signConfig is POST /v1/sign.
@@ -36,12 +48,31 @@ func (s signConfig) check(d directoryConfig, bad func(key, format string, args .
 	}
 }
 
-// signer configures signing for the warehouse; nil when it is off.
-func (c config) signer(ctx context.Context) (*remotesign.Config, error) {
+// signer configures signing for the warehouse, and proves that the store does what
+// was signed and nothing else; nil when it is off.
+func (c config) signer(ctx context.Context, objects objstore.Store) (*remotesign.Config, error) {
 	s, d := c.Credentials.Sign, c.Target.Directory
 	if !s.Enabled {
 		return nil, nil
 	}
+	out, err := s.signer(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	// The broker may reach the store by another name than workers do.
+	own := *out
+	own.Endpoint = signConfig{}.endpoint(d.S3)
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if err := remotesign.Probe(ctx, own, objects); errors.Is(err, remotesign.ErrUnfit) {
+		return nil, fmt.Errorf("is refused, workers could do more than policy allowed: %w", err)
+	} else if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (s signConfig) signer(ctx context.Context, d directoryConfig) (*remotesign.Config, error) {
 	keys, err := d.S3.credentials(ctx)
 	if err != nil {
 		return nil, err

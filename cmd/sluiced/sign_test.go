@@ -25,13 +25,13 @@ func TestSignaturesAreForTheHostThatWorkersReach(t *testing.T) {
 func TestTheWarehouseIsWhatIsSignedFor(t *testing.T) {
 	c := defaults()
 	onS3(&c)
-	if s, err := c.signer(t.Context()); s != nil || err != nil {
+	if s, err := c.signer(t.Context(), nil); s != nil || err != nil {
 		t.Errorf("off: %+v, %v", s, err)
 	}
 	d, server := seaweed(t)
 	c.Target.Directory, c.Credentials.Sign.Enabled = d, true
 	c.Target.Directory.S3.KMSKeyID = "alias/lake"
-	s, err := c.signer(t.Context())
+	s, err := c.Credentials.Sign.signer(t.Context(), c.Target.Directory)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestTheWarehouseIsWhatIsSignedFor(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	c.Target.Directory.S3.SecretKeyFile = "/nonexistent"
-	if _, err := c.signer(t.Context()); err == nil {
+	if _, err := c.signer(t.Context(), nil); err == nil {
 		t.Error("a missing key file was not told")
 	}
 }

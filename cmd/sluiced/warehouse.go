@@ -117,11 +117,16 @@ func withoutUserinfo(s string) string {
 
 // warn tells of an endpoint that is spoken to in plain text.
 func (d *directoryConfig) warn(log *slog.Logger) {
-	u, err := url.Parse(d.S3.Endpoint)
+	warnPlain(log, "target.directory.s3.endpoint", d.S3.Endpoint, "objects are readable and their ETags forgeable on the network")
+}
+
+// warnPlain tells of an endpoint off loopback that is spoken to in plain text.
+func warnPlain(log *slog.Logger, key, endpoint, so string) {
+	u, err := url.Parse(endpoint)
 	if err != nil || u.Scheme != "http" || loopback(u.Hostname()) {
 		return
 	}
-	log.Warn("target.directory.s3.endpoint is plain http off loopback: objects are readable and their ETags forgeable on the network", "host", u.Hostname())
+	log.Warn(key+" is plain http off loopback: "+so, "host", u.Hostname())
 }
 
 // warehouse is the store of the directory target.

@@ -31,6 +31,7 @@ type service struct {
 	broker *broker.Broker
 	policy *policy.Engine
 	store  *pebblestore.Store
+	reg    *prometheus.Registry
 
 	closers []func() error // in the order of opening; closed in reverse
 }
@@ -47,7 +48,7 @@ func (s *service) onClose(f func() error) { s.closers = append(s.closers, f) }
 
 // wire opens every part. On failure what was opened is closed again.
 func wire(ctx context.Context, c config, log *slog.Logger) (s *service, err error) {
-	s = &service{}
+	s = &service{reg: prometheus.NewRegistry()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
@@ -121,17 +122,37 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 	if err != nil {
 		return nil, err
 	}
-	b, err := broker.New(broker.Config{
+	bc := broker.Config{
 		Store: store, Driver: driver, Policy: s.policy, Tokens: issuer, Audit: trail, Limits: c.sessionLimits(),
 		Logger: log.With("part", "broker"), MaxConcurrentCommits: c.Limits.ConcurrentCommits,
-		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval,
-	})
+		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval, Observer: brokerMetrics(s.reg),
+	}
+	if err := s.vend(ctx, c, log, objects, &bc); err != nil {
+		return nil, err
+	}
+	b, err := broker.New(bc)
 	if err != nil {
 		return nil, err
 	}
 	s.broker = b
 	s.onClose(b.Close)
 	return objects, nil
+}
+
+// vend lets the broker vend keys, when it is configured to.
+func (s *service) vend(ctx context.Context, c config, log *slog.Logger, objects objstore.Store, bc *broker.Config) error {
+	if !c.Credentials.STS.Enabled {
+		return nil
+	}
+	log = log.With("part", "sts")
+	v, err := openVendor(ctx, c, objects, stsMetrics(s.reg, log), log)
+	if err != nil {
+		return err
+	}
+	s.onClose(v.Close)
+	bc.Vendor = v
+	bc.HandOvers, err = c.Credentials.STS.handOvers()
+	return err
 }
 
 // policyMetrics tell of a directory that does not load while the last good revision
@@ -171,15 +192,14 @@ func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objec
 		return err
 	}
 	s.onClose(auth.Close)
-	reg := prometheus.NewRegistry()
-	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s.policyMetrics(reg)
-	sign, err := c.signer(ctx)
+	s.reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.policyMetrics(s.reg)
+	sign, err := c.signer(ctx, objects)
 	if err != nil {
 		return fmt.Errorf("credentials.sign: %w", err)
 	}
 	s.api, err = api.NewServer(api.Config{
-		Broker: s.broker, Authn: auth, Sign: sign, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: reg, Logger: log,
+		Broker: s.broker, Authn: auth, Sign: sign, Dev: dev, PublicURL: c.PublicURL, Limits: c.apiLimits(), Metrics: s.reg, Logger: log,
 		Checks: map[string]func(context.Context) error{
 			"policy": func(context.Context) error { return s.policy.Ready() },
 			"store":  func(context.Context) error { return s.store.Err() },

@@ -39,8 +39,8 @@ test_loader_does_everything_but_write_buckets if {
 }
 
 test_each_worker_writes_its_own_half if {
-	decide(within("worker-a", "token", write([0, 1]))).constraints.max_ttl == 600
-	decide(within("worker-b", "token", write([2, 3]))).constraints.max_ttl == 600
+	decide(within("worker-a", "token", write([0, 1]))).constraints.max_ttl == 900
+	decide(within("worker-b", "token", write([2, 3]))).constraints.max_ttl == 900
 }
 
 test_no_worker_writes_the_others_half if {

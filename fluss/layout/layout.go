@@ -9,13 +9,16 @@
 //	            private-{sha256 of content}-{sha256 of local path}              PrivateFileName
 //	            _METADATA                                                       MetadataPath
 //	    _bulkload/{bulk load id}/manifest                                       ManifestPath
+//	    _bulkload/{bulk load id}/data/                                          StagingDir
+//	    _bulkload/{bulk load id}/manifest.frozen                                FrozenManifestPath
 //
 // Roots and results are absolute URIs; a root's trailing slash is dropped. No
 // function looks at storage, and none checks names: database, table and partition
 // names come from package schema, whose alphabet holds no slash.
 //
 // Facts about Fluss: org.apache.fluss.utils.FlussPaths; private file names and the
-// manifest's place are those of the public proof of concept of bulk load.
+// manifest's place are those of the public proof of concept of bulk load. StagingDir
+// and FrozenManifestPath are ours.
 package layout
 
 import (
@@ -29,6 +32,8 @@ import (
 const (
 	MetadataName   = "_METADATA"
 	ManifestName   = "manifest"
+	FrozenName     = "manifest.frozen"
+	StagingName    = "data"
 	bulkLoadDir    = "_bulkload"
 	kvDir          = "kv"
 	sharedDir      = "shared"
@@ -65,6 +70,19 @@ func MetadataPath(dir string, bucket int, snapshotID int64) string {
 // ManifestPath returns {dir}/_bulkload/{bulkLoadID}/manifest.
 func ManifestPath(dir, bulkLoadID string) string {
 	return join(dir, bulkLoadDir, bulkLoadID, ManifestName)
+}
+
+// StagingDir returns {dir}/_bulkload/{bulkLoadID}/data: where the workers of a load
+// write when its files are copied to their final place afterwards. Bucket directories
+// lie in it as in dir.
+func StagingDir(dir, bulkLoadID string) string {
+	return join(dir, bulkLoadDir, bulkLoadID, StagingName)
+}
+
+// FrozenManifestPath returns {dir}/_bulkload/{bulkLoadID}/manifest.frozen: the
+// broker's own copy of the manifest, where nobody else's keys reach.
+func FrozenManifestPath(dir, bulkLoadID string) string {
+	return join(dir, bulkLoadDir, bulkLoadID, FrozenName)
 }
 
 // PrivateFileName names a private file after its content, given as 64 lower-case hex

@@ -14,6 +14,8 @@ func TestPaths(t *testing.T) {
 		SnapshotDir(table, 1, -2):     "s3://bucket/base/kv/db/t-7/1/snap--2",
 		MetadataPath(partition, 3, 5): "file:/data/kv/db/t-7/2024$us-p11/3/snap-5/_METADATA",
 		ManifestPath(table, "0b5f6a3e-1c1d-4a39-9a51-0d5d6a0e9a11"): "s3://bucket/base/kv/db/t-7/_bulkload/0b5f6a3e-1c1d-4a39-9a51-0d5d6a0e9a11/manifest",
+		StagingDir(table, "0b5f"):                                   "s3://bucket/base/kv/db/t-7/_bulkload/0b5f/data",
+		FrozenManifestPath(table, "0b5f"):                           "s3://bucket/base/kv/db/t-7/_bulkload/0b5f/manifest.frozen",
 		PrivateFileName(content, "abc"):                             "private-" + content + "-ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad",
 	} {
 		if got != want {

@@ -22,8 +22,8 @@ const cleanUp = 10 * time.Second
 // Probe proves by one small object of a name of its own that a store does what
 // Sluice needs: write-once and If-Match refuse whom they must, what was written is
 // read and listed, and it can be deleted. A store that ignores conditions without a
-// word is found here and nowhere else; the error then wraps ErrConditions. Objects of
-// one request are probed: writes in several parts are not.
+// word is found here and nowhere else; the error then wraps ErrConditions. A
+// MultipartProber proves the same for what it writes in parts.
 func Probe(ctx context.Context, s Store) (err error) {
 	p := &probe{s: s, key: ProbeDir + "/probe-" + rand.Text()}
 	defer func() {
@@ -50,7 +50,68 @@ func Probe(ctx context.Context, s Store) (err error) {
 	if err := p.holds(ctx, "second"); err != nil {
 		return err
 	}
-	return p.listed(ctx)
+	if err := p.listed(ctx); err != nil {
+		return err
+	}
+	return p.multipart(ctx)
+}
+
+// MultipartProber is implemented by stores that write large objects in another way
+// than small ones.
+type MultipartProber interface {
+	// ProbeMultipart proves that this other way keeps the conditions too: an error wraps
+	// ErrConditions when it does not. It may leave an object under the key, which does
+	// not exist before.
+	ProbeMultipart(ctx context.Context, key string) error
+}
+
+// ProbeCopy proves that a store which is to copy objects does it, and does not copy
+// another version than was asked for; the error then wraps ErrConditions. A store that
+// is no Copier is errors.ErrUnsupported.
+func ProbeCopy(ctx context.Context, s Store) (err error) {
+	c, ok := s.(Copier)
+	if !ok {
+		return fmt.Errorf("probe: %w: the store does not copy objects", errors.ErrUnsupported)
+	}
+	from := &probe{s: s, key: ProbeDir + "/probe-" + rand.Text()}
+	to := &probe{s: s, key: from.key + "-copy"}
+	defer func() {
+		if gone := errors.Join(from.remove(ctx), to.remove(ctx)); err == nil {
+			err = gone
+		}
+	}()
+	first, err := from.put(ctx, "first", "")
+	if err != nil {
+		return err
+	}
+	if _, err := from.put(ctx, "second", first.ETag); err != nil {
+		return err
+	}
+	switch _, err := c.Copy(ctx, from.key, to.key, first.ETag); {
+	case err == nil:
+		return fmt.Errorf("probe %s: %w: another version was copied than the one asked for", from.key, ErrConditions)
+	case !errors.Is(err, ErrPrecondition):
+		return fmt.Errorf("probe: %w", err)
+	}
+	if _, err := c.Copy(ctx, from.key, to.key, ""); err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	return to.holds(ctx, "second")
+}
+
+// multipart proves the rest of what is written in parts, under the probe's key.
+func (p *probe) multipart(ctx context.Context) error {
+	m, ok := p.s.(MultipartProber)
+	if !ok {
+		return nil
+	}
+	if err := p.remove(ctx); err != nil {
+		return err
+	}
+	if err := m.ProbeMultipart(ctx, p.key); err != nil {
+		return fmt.Errorf("probe: %w", err)
+	}
+	return p.holds(ctx, "replacement")
 }
 
 type probe struct {

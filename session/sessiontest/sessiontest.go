@@ -26,6 +26,7 @@ func Run(t *testing.T, open func(t *testing.T) session.Store) {
 		run  func(t *testing.T, s session.Store)
 	}{
 		{"a session comes back deeply equal", testRoundTrip},
+		{"a session is verified after its end", testVerified},
 		{"records do not alias the caller's memory", testNoAliasing},
 		{"create refuses", testCreateRefuses},
 		{"submission ids are unique per caller and target", testSubmissions},
@@ -116,6 +117,19 @@ func Life(s session.Session) []session.Event {
 	}
 }
 
+// Verified returns a session of New with hand-over verify, and the events of its life
+// to the second look at what it published.
+func Verified(n int) (session.Session, []session.Event) {
+	s := New(n)
+	s.HandOver = session.HandOverVerify
+	life := Life(s)
+	ready := life[0].(session.EventReady)
+	ready.Plan.HandOver = s.HandOver
+	keys := t0.Add(time.Hour + 1)
+	life = append([]session.Event{ready, session.EventVended{At: t0.Add(2 * time.Second), AliveUntil: keys}}, life[1:]...)
+	return s, append(life, session.EventVerified{At: keys.Add(time.Minute), Error: "bucket 1: é"})
+}
+
 // abortEvents end a session of New.
 func abortEvents() []session.Event {
 	return []session.Event{
@@ -203,6 +217,21 @@ func testRoundTrip(t *testing.T, st session.Store) {
 			}
 			wantStored(t, st, want)
 		}
+	}
+}
+
+func testVerified(t *testing.T, st session.Store) {
+	s, life := Verified(0)
+	s = create(t, st, s)
+	for _, e := range life {
+		s = mustAdvance(t, st, s, e)
+		wantStored(t, st, s)
+	}
+	if s.KeysAliveUntil == nil || s.Verification == nil || s.Verification.Done == nil || s.State != session.StateCommitted {
+		t.Errorf("%+v", s)
+	}
+	if left, err := st.Unfinished(bg); err != nil || len(left) > 0 {
+		t.Errorf("%d unfinished, %v", len(left), err)
 	}
 }
 
@@ -367,6 +396,7 @@ func testUpdateRefuses(t *testing.T, st session.Store) {
 		"another submission id": func(n *session.Session) { n.SubmissionID = "x" },
 		"another target":        func(n *session.Session) { n.Target.Table = "x" },
 		"another epoch":         func(n *session.Session) { n.Epoch++ },
+		"another hand-over":     func(n *session.Session) { n.HandOver, n.Plan.HandOver = session.HandOverWait, session.HandOverWait },
 		"another creator":       func(n *session.Session) { n.Creator.Subject = "x" },
 	} {
 		n := s.Clone()

@@ -5,7 +5,10 @@
 // every row read back with the input.
 //
 // With -s3 the warehouse lies in a bucket of a real S3 server (SeaweedFS), which the
-// demo installs, starts and stops; only sluiced gets its keys.
+// demo installs, starts and stops, and the job runs once by each way to the store:
+// through sluiced (gateway), with requests that sluiced signs one by one (sign), and
+// with keys that an STS makes for one worker's buckets (sts). Only sluiced gets the
+// store's own keys.
 package main
 
 import (
@@ -31,8 +34,23 @@ import (
 	"github.com/fluss-sluice/sluice/test/harness"
 )
 
+// mode is a way to the object store.
+type mode struct {
+	name     string // of --credentials
+	table    string
+	handOver string // of the load
+}
+
+var (
+	local = []mode{{"gateway", "demo.places", "same"}}
+	onS3  = []mode{
+		{"gateway", "demo.places_gateway", "same"}, {"sign", "demo.places_sign", "same"},
+		// Keys outlive the commit, so what they wrote is copied to where they do not reach.
+		{"sts", "demo.places_sts", "copy"},
+	}
+)
+
 const (
-	table   = "demo.places"
 	buckets = 4
 	// exitDenied is sluice's exit code for a request that policy denied.
 	exitDenied = 4
@@ -96,19 +114,29 @@ func (d *demo) main(ctx context.Context, keep bool) (err error) {
 	defer d.broker.Kill()
 	say("sluiced is ready at %s", d.broker.URL)
 
-	summary, err := d.run(ctx)
-	if err != nil {
-		return err
+	modes := local
+	if d.s3 {
+		modes = onS3
+	}
+	var summaries []string
+	for _, m := range modes {
+		summary, err := d.run(ctx, m)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		summaries = append(summaries, summary)
 	}
 	if d.s3 {
-		if err := d.countObjects(ctx); err != nil {
+		if err := d.countObjects(ctx, len(modes)); err != nil {
 			return err
 		}
 	}
 	if err := d.broker.Stop(); err != nil {
 		return fmt.Errorf("stop sluiced: %w", err)
 	}
-	fmt.Println(summary)
+	for _, s := range summaries {
+		fmt.Println(s)
+	}
 	return nil
 }
 
@@ -126,6 +154,9 @@ func (d *demo) startServer(ctx context.Context) (string, error) {
 	d.server = server
 	say("%s is ready at %s, the warehouse is s3://%s/%s", server.Kind, server.Endpoint, server.Bucket, warehousePrefix)
 	file, err := harness.WriteS3Config(d.dir, server, warehousePrefix)
+	if err == nil {
+		err = harness.AddCredentials(file, server)
+	}
 	if err != nil {
 		return "", errors.Join(err, server.Stop())
 	}
@@ -133,7 +164,7 @@ func (d *demo) startServer(ctx context.Context) (string, error) {
 }
 
 // countObjects makes sure that the load is where it should be and nowhere else.
-func (d *demo) countObjects(ctx context.Context) error {
+func (d *demo) countObjects(ctx context.Context, tables int) error {
 	objects, size := 0, int64(0)
 	pages := s3.NewListObjectsV2Paginator(d.server.S3(d.server.Admin.Provider()), &s3.ListObjectsV2Input{Bucket: &d.server.Bucket})
 	for pages.HasMorePages() {
@@ -149,13 +180,13 @@ func (d *demo) countObjects(ctx context.Context) error {
 			size += aws.ToInt64(o.Size)
 		}
 	}
-	if objects < 2*buckets {
-		return fmt.Errorf("the bucket holds only %d objects of the table", objects)
+	if objects < tables*2*buckets {
+		return fmt.Errorf("the bucket holds only %d objects of %d tables", objects, tables)
 	}
 	if _, err := os.Stat(filepath.Join(d.dir, "sluiced", "warehouse")); !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("there is a local warehouse as well: %v", err)
 	}
-	say("the bucket holds the table in %d objects, %.1f MB", objects, float64(size)/1e6)
+	say("the bucket holds %d tables in %d objects, %.1f MB", tables, objects, float64(size)/1e6)
 	return nil
 }
 
@@ -171,20 +202,26 @@ func emptyDir(dir string) error {
 	return os.MkdirAll(dir, 0o755)
 }
 
-func (d *demo) run(ctx context.Context) (string, error) {
+// run does the whole job once and returns its summary.
+func (d *demo) run(ctx context.Context, m mode) (string, error) {
 	start := time.Now()
-	file := func(name string) string { return filepath.Join(d.dir, name) }
+	dir := filepath.Join(d.dir, m.name)
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return "", err
+	}
+	file := func(name string) string { return filepath.Join(dir, name) }
 	step := func(subject, what string, args ...string) error {
 		say("%s: %s", subject, what)
 		_, err := d.broker.CLI(ctx, subject, args...)
 		return err
 	}
 
-	if err := step("loader", "creates "+table+" with "+strconv.Itoa(buckets)+" buckets",
-		"table", "create", table, "--from", d.input, "--primary-key", "id", "--buckets", strconv.Itoa(buckets)); err != nil {
+	if err := step("loader", "creates "+m.table+" with "+strconv.Itoa(buckets)+" buckets",
+		"table", "create", m.table, "--from", d.input, "--primary-key", "id", "--buckets", strconv.Itoa(buckets)); err != nil {
 		return "", err
 	}
-	if err := step("loader", "begins a bulk load", "session", "begin", table, "--context", file("context.json")); err != nil {
+	if err := step("loader", "begins a bulk load, hand-over "+m.handOver,
+		"session", "begin", m.table, "--hand-over", m.handOver, "--context", file("context.json")); err != nil {
 		return "", err
 	}
 	if err := d.refused(ctx, file("context.json")); err != nil {
@@ -194,28 +231,47 @@ func (d *demo) run(ctx context.Context) (string, error) {
 	var workers errgroup.Group
 	for subject, part := range map[string]string{"worker-a": "0-1", "worker-b": "2-3"} {
 		workers.Go(func() error {
-			return step(subject, "builds buckets "+part, "build", "--context", file("context.json"), "--buckets", part,
-				"--work-dir", file("work-"+subject), "--result", file(subject+".json"), d.input)
+			return step(subject, "builds buckets "+part+" by "+m.name, "build", "--context", file("context.json"), "--buckets", part,
+				"--credentials", m.name, "--work-dir", file("work-"+subject), "--result", file(subject+".json"), d.input)
 		})
 	}
 	if err := workers.Wait(); err != nil {
 		return "", err
 	}
-	if err := step("loader", "commits both workers' files", "session", "commit",
+	var t *thief
+	if m.name == "sts" {
+		var err error
+		if t, err = d.steal(ctx, file("context.json")); err != nil {
+			return "", err
+		}
+		if err := t.before(ctx, file("worker-b.json")); err != nil {
+			return "", err
+		}
+	}
+	if err := step("loader", "commits both workers' files", "session", "commit", "--credentials", m.name,
 		"--context", file("context.json"), file("worker-a.json"), file("worker-b.json")); err != nil {
 		return "", err
 	}
+	if t != nil {
+		if err := t.after(ctx, file("context.json")); err != nil {
+			return "", err
+		}
+	}
 
-	say("reader: scans every row back")
+	say("reader: scans every row back by %s", m.name)
 	back := file("scan.csv")
-	if _, err := d.broker.CLI(ctx, "reader", "scan", table, "--format", "csv", "--out", back); err != nil {
+	if _, err := d.broker.CLI(ctx, "reader", "scan", m.table, "--credentials", m.name, "--format", "csv", "--out", back); err != nil {
 		return "", err
 	}
 	rows, read, differences, err := compare(d.input, back)
 	if err != nil {
 		return "", err
 	}
-	summary := fmt.Sprintf("demo: %d rows, %d buckets, committed, %d read back, %d differences", rows, buckets, read, differences)
+	name := "demo"
+	if d.s3 {
+		name = "demo by " + m.name
+	}
+	summary := fmt.Sprintf("%s: %d rows, %d buckets, committed, %d read back, %d differences", name, rows, buckets, read, differences)
 	if differences != 0 || rows != read || rows == 0 {
 		return "", errors.New(summary)
 	}

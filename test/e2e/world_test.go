@@ -20,6 +20,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder"
+	"github.com/fluss-sluice/sluice/builder/s3keys"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session/credential"
@@ -111,7 +112,7 @@ func (w *world) identity(subject string) credential.Secret {
 
 func (w *world) as(subject string) *builder.Client {
 	w.t.Helper()
-	c, err := builder.Connect(builder.Config{URL: w.URL, Identity: client.StaticToken(w.identity(subject)), Credentials: w.way})
+	c, err := builder.Connect(builder.Config{URL: w.URL, Identity: client.StaticToken(w.identity(subject)), Credentials: w.way, KeyStore: s3keys.Open})
 	if err != nil {
 		w.t.Fatal(err)
 	}

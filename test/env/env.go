@@ -1,5 +1,6 @@
 // Package env starts real S3 and STS servers for tests, demonstrations and
-// benchmarks: SeaweedFS and MiniStack, as packed on PyPI, pinned by hash.
+// benchmarks: SeaweedFS and MiniStack, as packed on PyPI, pinned by hash. A Ceph RGW
+// from the system's packages is started only by tests that ask for it (StoresFull).
 //
 // A server runs in a temporary directory of its own, listens on 127.0.0.1 only,
 // has random keys, and is gone with its files when Stop returns. Its binary comes
@@ -22,8 +23,13 @@
 //   - SeaweedFS compares keys in policies without regard to case, wants no right for
 //     ACL and tagging headers, caps DurationSeconds silently at the role's maximum,
 //     and answers an expired token with InvalidAccessKeyId.
-//   - MiniStack does not look at DurationSeconds. Its AssumeRoleWithWebIdentity checks
+//   - MiniStack verifies no signature of its root user, who Admin is, and does not look
+//     at DurationSeconds. Its AssumeRoleWithWebIdentity checks
 //     neither signature nor session policy: nothing here offers a role for it.
+//   - Ceph RGW 16 drops the session policy from many a session token that was changed,
+//     lets a session assume its role again, ignores If-None-Match on
+//     CompleteMultipartUpload, and ends at a session policy of more than 2,048
+//     characters.
 package env
 
 import (
@@ -52,7 +58,14 @@ type Kind string
 const (
 	SeaweedFS Kind = "seaweedfs"
 	MiniStack Kind = "ministack"
+	// CephRGW takes half a minute and 2 GB of memory, and comes from the system's
+	// packages. It is none of Kinds; see StoresFull.
+	CephRGW Kind = "cephrgw"
 )
+
+// StoresFull is the environment variable that lets tests start CephRGW
+// (`make test-stores-full`).
+const StoresFull = "SLUICE_STORES_FULL"
 
 // Kinds lists the servers, for tests that run against each.
 var Kinds = []Kind{SeaweedFS, MiniStack}
@@ -105,7 +118,9 @@ type Server struct {
 	RoleARN    string // may use Bucket; sessions of at most an hour, the least a role can have
 	WebRoleARN string // the same for Options.WebIdentity, else empty
 
-	process *process
+	process *process   // the one that serves
+	others  []*process // of a server that is several, all of them
+	base    string     // directory of the others' directories
 }
 
 // Start starts a server and returns when it answers; ctx governs the start only.
@@ -122,13 +137,16 @@ func Start(ctx context.Context, kind Kind, o Options) (*Server, error) {
 }
 
 func start(ctx context.Context, kind Kind, o Options) (*Server, error) {
-	launch := map[Kind]func(context.Context, string, Options) (*Server, error){SeaweedFS: launchSeaweedFS, MiniStack: launchMiniStack}[kind]
+	launch := map[Kind]func(context.Context, string, Options) (*Server, error){SeaweedFS: launchSeaweedFS, MiniStack: launchMiniStack, CephRGW: launchCephRGW}[kind]
 	if launch == nil {
 		return nil, errors.New("unknown kind of server")
 	}
-	dir, err := install(ctx, kind)
-	if err != nil {
-		return nil, err
+	dir := ""
+	if kind != CephRGW {
+		var err error
+		if dir, err = install(ctx, kind); err != nil {
+			return nil, err
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.StartTimeout)
 	defer cancel()
@@ -156,10 +174,21 @@ func roleARN(name string) string { return "arn:aws:iam::" + Account + ":role/" +
 
 // Stop ends the server, waits until it is gone, and removes its files.
 func (s *Server) Stop() error {
-	if err := s.process.stop(); err != nil {
+	if err := s.stop(); err != nil {
 		return fmt.Errorf("stop %s: %w", s.Kind, err)
 	}
 	return nil
+}
+
+func (s *Server) stop() error {
+	if s.base == "" {
+		return s.process.stop()
+	}
+	var errs []error
+	for i := len(s.others) - 1; i >= 0; i-- {
+		errs = append(errs, s.others[i].stop())
+	}
+	return errors.Join(append(errs, os.RemoveAll(s.base))...)
 }
 
 // Log is the end of what the server has printed.

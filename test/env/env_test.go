@@ -94,3 +94,11 @@ func TestAServerThatEndsByItselfIsAnError(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestCephThatIsNotInstalledSaysHowToInstallIt(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := Start(t.Context(), CephRGW, Options{})
+	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "apt-get install") {
+		t.Error(err)
+	}
+}

@@ -8,6 +8,8 @@
 //	kv/{db}/{table}-{id}/{partition}-p{id}/…        target directory, partitioned
 //	    {bucket}/snap-{n}/…                         files of one bucket of one session
 //	    _bulkload/{session id}/manifest             manifest of one session
+//	    _bulkload/{session id}/manifest.frozen      the broker's copy of it (hand-over copy)
+//	    _bulkload/{session id}/data/{bucket}/…      what its workers write (hand-over copy)
 //	    _bulkload/fence                             who may write, what is visible
 //
 // # The fence
@@ -46,6 +48,8 @@
 //
 // Begin accepts a target directory that holds nothing but fence, manifests and
 // files of earlier (aborted) sessions, and no remote log. Anything else is content.
+// What lies anywhere below an earlier session's snapshot directories is a leftover:
+// vended keys open all of it, and a worker must not make a target unloadable.
 package directory
 
 import (
@@ -109,7 +113,8 @@ func Open(c Config) (*Driver, error) {
 // log: a Fluss cluster that adopts the files starts an empty one.
 func (d *Driver) Capabilities() target.Capabilities {
 	return target.Capabilities{
-		Name: "directory", LogOffset: "zero", Publication: "conditional-write", HandOver: session.HandOverSame,
+		Name: "directory", LogOffset: "zero", Publication: "conditional-write",
+		HandOvers: []session.HandOver{session.HandOverSame, session.HandOverCopy, session.HandOverWait, session.HandOverVerify},
 	}
 }
 

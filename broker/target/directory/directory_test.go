@@ -431,6 +431,14 @@ func TestOnlyAnEmptyTargetCanBeBegun(t *testing.T) {
 		{"a file of an aborted session", "kv/geo/places-1/2/snap-0/private-x", true},
 		{"the metadata of an aborted session", "kv/geo/places-1/0/snap-0/_METADATA", true},
 		{"a manifest", "kv/geo/places-1/_bulkload/some/manifest", true},
+		{"what a vended key of an aborted session wrote deeper", "kv/geo/places-1/0/snap-0/a/b/c", true},
+		{"the broker's copy of a manifest", "kv/geo/places-1/_bulkload/some/manifest.frozen", true},
+		{"a staged file of an aborted session", "kv/geo/places-1/_bulkload/some/data/2/snap-0/private-x", true},
+		{"what a vended key wrote deeper in staging", "kv/geo/places-1/_bulkload/some/data/2/snap-0/a/b", true},
+		{"a staged file of our own snapshot id", "kv/geo/places-1/_bulkload/some/data/2/snap-1/private-x", false},
+		{"a foreign object in staging", "kv/geo/places-1/_bulkload/some/data/x", false},
+		{"a foreign object beside a manifest", "kv/geo/places-1/_bulkload/some/other", false},
+		{"a foreign object in _bulkload", "kv/geo/places-1/_bulkload/x", false},
 		{"a file of our own snapshot id", "kv/geo/places-1/0/snap-1/private-x", false},
 		{"a file of a higher snapshot id", "kv/geo/places-1/0/snap-7/_METADATA", false},
 		{"a shared file", "kv/geo/places-1/0/shared/uuid", false},
@@ -457,6 +465,27 @@ func TestOnlyAnEmptyTargetCanBeBegun(t *testing.T) {
 				mustBe(t, err, session.ErrTargetNotEmpty)
 			}
 		})
+	}
+}
+
+func TestTheHandOverDecidesWhereWorkersWrite(t *testing.T) {
+	for _, h := range []session.HandOver{"", session.HandOverSame, session.HandOverCopy, session.HandOverWait, session.HandOverVerify} {
+		w := open(t)
+		w.table(t, "geo", "places")
+		s := newSession(places, 1)
+		s.HandOver = h
+		f, err := w.Begin(ctx, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		final := root + "/kv/geo/places-1"
+		upload := final
+		if h == session.HandOverCopy {
+			upload = final + "/_bulkload/" + s.ID + "/data"
+		}
+		if p := f.Plan; p.HandOver != h.Effective() || p.FinalRoot != final || p.UploadRoot != upload || p.ManifestPath != final+"/_bulkload/"+s.ID+"/manifest" {
+			t.Errorf("hand-over %q: %+v", h, p)
+		}
 	}
 }
 

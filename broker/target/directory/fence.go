@@ -19,8 +19,8 @@ import (
 const graceAfterDeadline = 7 * 24 * time.Hour
 
 // ErrNoFence is the damage of a target that is registered without its fence object.
-// The error names the object.
-var ErrNoFence = errors.New("the fence object of a registered target is missing")
+// The error names the object. It matches target.ErrDamaged.
+var ErrNoFence = fmt.Errorf("%w: its fence object is missing", target.ErrDamaged)
 
 // errMissing is what changes of a fence return when there is none. explain makes of
 // it what it means for the caller.
@@ -182,7 +182,10 @@ func (d *Driver) frozen(p *place, s session.Session, snapshotID int64) target.Fr
 	c := d.Capabilities()
 	f.Plan = session.Plan{
 		UploadRoot: p.uri, FinalRoot: p.uri, ManifestPath: layout.ManifestPath(p.uri, s.ID),
-		Publication: c.Publication, HandOver: c.HandOver, LogOffset: c.LogOffset,
+		Publication: c.Publication, HandOver: s.HandOver.Effective(), LogOffset: c.LogOffset,
+	}
+	if f.Plan.HandOver == session.HandOverCopy {
+		f.Plan.UploadRoot = layout.StagingDir(p.uri, s.ID)
 	}
 	return f
 }
@@ -212,10 +215,21 @@ func (d *Driver) empty(ctx context.Context, p *place, snapshotID int64) error {
 // snapshotID may have left, and the fence.
 func leftover(rel string, snapshotID int64) bool {
 	seg := strings.Split(rel, "/")
-	if seg[0] == "_bulkload" {
-		return len(seg) == 2 && seg[1] == "fence" || len(seg) == 3 && seg[2] == "manifest"
+	if seg[0] != "_bulkload" {
+		return earlierBucketFile(seg, snapshotID)
 	}
-	if len(seg) != 3 {
+	switch {
+	case len(seg) == 2:
+		return seg[1] == "fence"
+	case len(seg) == 3:
+		return seg[2] == layout.ManifestName || seg[2] == layout.FrozenName
+	}
+	return len(seg) > 3 && seg[2] == layout.StagingName && earlierBucketFile(seg[3:], snapshotID)
+}
+
+// earlierBucketFile recognises {bucket}/snap-{n}/… with n below snapshotID.
+func earlierBucketFile(seg []string, snapshotID int64) bool {
+	if len(seg) < 3 {
 		return false
 	}
 	n, isSnap := strings.CutPrefix(seg[1], "snap-")

@@ -27,6 +27,7 @@ type Vendor struct {
 	chained  bool
 	limit    *limiter
 	cache    *cache
+	revoker  *revoker // nil = nothing is revoked
 
 	// Calls in progress. Each runs in base and not in its caller's context: a caller
 	// that leaves does not take the answer from those who wait with it.
@@ -60,7 +61,37 @@ func Open(ctx context.Context, c Config) (*Vendor, error) {
 		v.stop()
 		return nil, fmt.Errorf("awssts: who the broker is: %w", err)
 	}
+	if err := v.openRevoker(ctx); err != nil {
+		v.stop()
+		return nil, fmt.Errorf("awssts: revocation: %w", err)
+	}
 	return v, nil
+}
+
+// openRevoker puts what is to be revoked before anything is vended, which also proves
+// that the broker may.
+func (v *Vendor) openRevoker(ctx context.Context) error {
+	if v.c.Revocation.Kind == RevokeNone {
+		return nil
+	}
+	longest := v.c.RoleMax
+	if v.c.MaxLife > 0 {
+		longest = min(longest, v.c.MaxLife)
+	}
+	tell := v.c.Observer.Revoked
+	if tell == nil {
+		tell = func(Revoked) {}
+	}
+	var err error
+	v.revoker, err = openRevoker(v.c.Revocation, v.c.RoleARN, longest+v.c.ClockSkew+v.c.Timeout, v.c.Now, tell)
+	if err != nil {
+		return err
+	}
+	if err := v.revoker.step(ctx); err != nil {
+		return err
+	}
+	v.running.Go(func() { v.revoker.run(v.base) })
+	return nil
 }
 
 // Close cancels calls in progress and waits for them. Vend must not be called
@@ -189,8 +220,19 @@ func (v *Vendor) Vend(ctx context.Context, r vend.Request) (vend.Answer, error) 
 	}
 }
 
-// Invalidate implements vend.Vendor.
-func (v *Vendor) Invalidate(sessionID string) { v.cache.invalidate(sessionID) }
+// Invalidate implements vend.Vendor. With Config.Revocation it also begins to end
+// the session's keys at the provider.
+func (v *Vendor) Invalidate(sessionID string) {
+	v.cache.invalidate(sessionID)
+	if v.revoker == nil {
+		return
+	}
+	if before := v.revoker.revoke(sessionID); !before.IsZero() {
+		// Keys issued until then are dead, those on their way included.
+		v.limit.pause(before.Add(time.Second), "STS calls (all keys were revoked)")
+		v.cache.clear()
+	}
+}
 
 func (v *Vendor) looked(l Lookup) {
 	if v.c.Observer.Lookup != nil {
@@ -294,6 +336,9 @@ func (v *Vendor) mint(ctx context.Context, m minting) (vend.Answer, error) {
 		parts = parts[1:]
 	}
 	v.finish(&a)
+	if v.revoker != nil {
+		v.revoker.minted(m.r.Session, a.AliveUntil)
+	}
 	return a, nil
 }
 

@@ -331,6 +331,7 @@ func TestConfigurationIsChecked(t *testing.T) {
 		"a session name of slashes": func(c *Config) { c.SessionName = "a/b" },
 		"a foreign tag":             func(c *Config) { c.Tags = []Tag{"x"} },
 		"a role of five minutes":    func(c *Config) { c.RoleMax = 5 * time.Minute },
+		"a life of five minutes":    func(c *Config) { c.MaxLife = 5 * time.Minute },
 		"a burst below an answer":   func(c *Config) { c.Burst, c.MaxCredentials = 2, 3 },
 		"a negative rate":           func(c *Config) { c.Rate = -1 },
 		"a share with jitter above": func(c *Config) { c.RefreshShare, c.Jitter = 0.9, 0.5 },
@@ -346,22 +347,25 @@ func TestTheSmallestBoundWins(t *testing.T) {
 		name          string
 		ttl, deadline time.Duration
 		role          time.Duration
+		configured    time.Duration
 		chained       bool
 		life          time.Duration
 		bound         vend.Bound
 	}{
-		{"policy", 20 * time.Minute, 24 * time.Hour, 4 * time.Hour, false, 20 * time.Minute, vend.BoundPolicy},
-		{"deadline", 2 * time.Hour, 30*time.Minute + 999*time.Millisecond, 4 * time.Hour, false, 30 * time.Minute, vend.BoundDeadline},
-		{"role", 6 * time.Hour, 24 * time.Hour, 4 * time.Hour, false, 4 * time.Hour, vend.BoundRole},
-		{"a role of 15 minutes", 6 * time.Hour, 24 * time.Hour, 15 * time.Minute, true, 15 * time.Minute, vend.BoundRole},
-		{"chaining", 6 * time.Hour, 24 * time.Hour, 4 * time.Hour, true, time.Hour, vend.BoundChaining},
-		{"policy sets none", 0, 24 * time.Hour, 12 * time.Hour, false, 12 * time.Hour, vend.BoundRole},
-		{"policy below the minimum", 14 * time.Minute, 24 * time.Hour, 4 * time.Hour, false, 0, vend.BoundPolicy},
-		{"deadline below the minimum", time.Hour, 15*time.Minute - time.Nanosecond, 4 * time.Hour, false, 0, vend.BoundDeadline},
-		{"deadline passed", time.Hour, -time.Minute, 4 * time.Hour, false, 0, vend.BoundDeadline},
+		{"policy", 20 * time.Minute, 24 * time.Hour, 4 * time.Hour, 0, false, 20 * time.Minute, vend.BoundPolicy},
+		{"deadline", 2 * time.Hour, 30*time.Minute + 999*time.Millisecond, 4 * time.Hour, 0, false, 30 * time.Minute, vend.BoundDeadline},
+		{"role", 6 * time.Hour, 24 * time.Hour, 4 * time.Hour, 0, false, 4 * time.Hour, vend.BoundRole},
+		{"a role of 15 minutes", 6 * time.Hour, 24 * time.Hour, 15 * time.Minute, 0, true, 15 * time.Minute, vend.BoundRole},
+		{"configured", 6 * time.Hour, 24 * time.Hour, 4 * time.Hour, 30 * time.Minute, true, 30 * time.Minute, vend.BoundConfigured},
+		{"configured above the role's", 6 * time.Hour, 24 * time.Hour, 4 * time.Hour, 5 * time.Hour, false, 4 * time.Hour, vend.BoundRole},
+		{"chaining", 6 * time.Hour, 24 * time.Hour, 4 * time.Hour, 0, true, time.Hour, vend.BoundChaining},
+		{"policy sets none", 0, 24 * time.Hour, 12 * time.Hour, 0, false, 12 * time.Hour, vend.BoundRole},
+		{"policy below the minimum", 14 * time.Minute, 24 * time.Hour, 4 * time.Hour, 0, false, 0, vend.BoundPolicy},
+		{"deadline below the minimum", time.Hour, 15*time.Minute - time.Nanosecond, 4 * time.Hour, 0, false, 0, vend.BoundDeadline},
+		{"deadline passed", time.Hour, -time.Minute, 4 * time.Hour, 0, false, 0, vend.BoundDeadline},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			w := open(t, func(c *Config, _ *stubSTS) { c.RoleMax, c.Chained = row.role, row.chained })
+			w := open(t, func(c *Config, _ *stubSTS) { c.RoleMax, c.MaxLife, c.Chained = row.role, row.configured, row.chained })
 			r := w.request(t, 0)
 			r.MaxTTL, r.Deadline = row.ttl, w.clock.now().Add(row.deadline)
 			a, err := w.Vend(t.Context(), r)

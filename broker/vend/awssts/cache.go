@@ -62,7 +62,7 @@ type entry struct {
 // flight is a call that several callers may wait for.
 type flight struct {
 	done    chan struct{}
-	revoked bool // owned by cache.mu: the session was invalidated meanwhile
+	revoked error // owned by cache.mu: why its answer must not be handed out
 
 	// Written before done is closed.
 	answer vend.Answer
@@ -111,8 +111,8 @@ func (c *cache) get(k key) (vend.Answer, bool) {
 func (c *cache) land(k key, f *flight, a vend.Answer, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if f.revoked {
-		a, err = vend.Answer{}, vend.ErrRevoked
+	if f.revoked != nil {
+		a, err = vend.Answer{}, f.revoked
 	}
 	f.answer, f.err = a, err
 	if c.flights[k] == f {
@@ -153,8 +153,21 @@ func (c *cache) invalidate(sessionID string) {
 	}
 	for k, f := range c.flights {
 		if k.session == sessionID {
-			f.revoked = true
+			f.revoked = vend.ErrRevoked
 			delete(c.flights, k)
 		}
+	}
+}
+
+// clear forgets everything, because all keys were revoked. Flights of sessions that
+// go on land with a request to come again.
+func (c *cache) clear() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	clear(c.entries)
+	c.order.Init()
+	for k, f := range c.flights {
+		f.revoked = &vend.BusyError{What: "STS calls (all keys were revoked)", RetryAfter: time.Second}
+		delete(c.flights, k)
 	}
 }

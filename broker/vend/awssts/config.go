@@ -73,6 +73,9 @@ type Observer struct {
 	Call func(Call)
 	// Lookup is called once for every request that reached the cache.
 	Lookup func(Lookup)
+	// Revoked is called after every attempt to put revocations into effect. An error
+	// means that keys live which should not: it must be loud.
+	Revoked func(Revoked)
 }
 
 // Call describes one call of STS.
@@ -132,6 +135,7 @@ type Config struct {
 	PolicyLimit    int           // characters; 0 = DefaultPolicyLimit
 	MaxCredentials int           // per answer; 0 = 8
 	RoleMax        time.Duration // the role's maximum session duration; 0 = DefaultRoleMax
+	MaxLife        time.Duration // nothing lives longer, whatever else would let it; 0 = no such bound
 	Chained        bool          // the broker runs on a role itself; detected when Identity is asked
 	MinLifetime    time.Duration // the provider's minimum; 0 = MinLifetime
 	ClockSkew      time.Duration // how far STS's clock may be off; 0 = 10 min
@@ -143,6 +147,8 @@ type Config struct {
 	// RefreshShare is the share of an answer's life that is left when it is replaced;
 	// 0 = 0.2. Jitter varies it by that share of itself, both ways; 0 = 0.25.
 	RefreshShare, Jitter float64
+
+	Revocation Revocation // the zero value ends no keys early
 
 	Observer Observer
 	Now      func() time.Time // nil = time.Now
@@ -157,6 +163,9 @@ var (
 	keyFormat       = regexp.MustCompile(`^arn:([a-z][a-z0-9-]{0,31}):kms:[a-z0-9-]{1,64}:[0-9A-Za-z-]{0,64}:key/[A-Za-z0-9-]{1,128}$`)
 	serviceFormat   = regexp.MustCompile(`^[a-z0-9.-]{0,255}$`)
 )
+
+// Check refuses what cannot work, without any call. Open does the same.
+func (c Config) Check() error { return c.check() }
 
 // check fills in defaults and refuses what cannot work.
 func (c *Config) check() error {
@@ -183,7 +192,7 @@ func (c *Config) check() error {
 	if c.Random == nil {
 		c.Random = rand.Float64
 	}
-	return errors.Join(c.checkProvider(), c.checkLimits())
+	return errors.Join(c.checkProvider(), c.checkLimits(), c.Revocation.check(c))
 }
 
 func (c *Config) checkProvider() error {
@@ -219,6 +228,8 @@ func (c *Config) checkLimits() error {
 		return errors.New("a policy limit of at least 128 characters, 1 to 64 credentials, one entry, and a burst of at least the credentials of an answer are needed")
 	case !(c.Rate > 0) || c.MinLifetime < 0 || c.ClockSkew < 0 || c.Timeout < 0:
 		return errors.New("rates and durations must not be negative")
+	case c.MaxLife != 0 && c.MaxLife < c.MinLifetime:
+		return fmt.Errorf("the longest life allowed, %v, is shorter than the provider's minimum of %v", c.MaxLife, c.MinLifetime)
 	case c.RoleMax < c.MinLifetime:
 		return fmt.Errorf("the role's maximum of %v is shorter than the provider's minimum of %v", c.RoleMax, c.MinLifetime)
 	case !(c.RefreshShare > 0 && c.RefreshShare < 1 && c.Jitter > 0 && c.Jitter < 1 && c.RefreshShare*(1+c.Jitter) < 1):

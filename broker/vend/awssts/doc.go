@@ -43,7 +43,7 @@
 //
 // # Lifetime
 //
-// The smallest of policy, session deadline, the role's maximum, and one hour when the
+// The smallest of policy, session deadline, Config.MaxLife, the role's maximum, and one hour when the
 // broker itself runs on a role (role chaining); the answer says which. STS issues no
 // keys of less than 15 minutes: a shorter bound is refused, not stretched.
 //

@@ -33,6 +33,7 @@ func (v *Vendor) lifetime(r vend.Request, now time.Time) (time.Duration, vend.Bo
 	}{
 		{r.MaxTTL, vend.BoundPolicy, r.MaxTTL > 0},
 		{r.Deadline.Sub(now), vend.BoundDeadline, true},
+		{v.c.MaxLife, vend.BoundConfigured, v.c.MaxLife > 0},
 		{v.c.RoleMax, vend.BoundRole, true},
 		{ChainedMax, vend.BoundChaining, v.chained},
 	}

@@ -17,7 +17,8 @@ type limiter struct {
 	tokens *rate.Limiter
 
 	mu     sync.Mutex
-	paused time.Time // the provider wants no call before
+	paused time.Time // no call before
+	why    string
 }
 
 func newLimiter(perSecond float64, burst int) *limiter {
@@ -27,10 +28,10 @@ func newLimiter(perSecond float64, burst int) *limiter {
 // take reserves n calls, all or none. n is at most the burst.
 func (l *limiter) take(now time.Time, n int) error {
 	l.mu.Lock()
-	pause := l.paused.Sub(now)
+	pause, why := l.paused.Sub(now), l.why
 	l.mu.Unlock()
 	if pause > 0 {
-		return &vend.BusyError{What: "STS calls (throttled by the provider)", RetryAfter: pause}
+		return &vend.BusyError{What: why, RetryAfter: pause}
 	}
 	r := l.tokens.ReserveN(now, n)
 	if wait := r.DelayFrom(now); wait > 0 {
@@ -55,10 +56,15 @@ func (l *limiter) throttled(now time.Time, h http.Header) time.Duration {
 			pause = maxPause
 		}
 	}
+	l.pause(now.Add(pause), "STS calls (throttled by the provider)")
+	return pause
+}
+
+// pause stops all calls until an instant.
+func (l *limiter) pause(until time.Time, why string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if until := now.Add(pause); until.After(l.paused) {
-		l.paused = until
+	if until.After(l.paused) {
+		l.paused, l.why = until, why
 	}
-	return pause
 }

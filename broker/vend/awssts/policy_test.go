@@ -14,9 +14,9 @@ import (
 	"github.com/fluss-sluice/sluice/session/scope"
 )
 
-// iam is a policy as its reader understands it: JSON, then globs. It shares no code
+// iamPolicy is a policy as its reader understands it: JSON, then globs. It shares no code
 // with the writer.
-type iam struct {
+type iamPolicy struct {
 	Version   string
 	Statement []struct {
 		Effect                        string
@@ -25,14 +25,14 @@ type iam struct {
 	}
 }
 
-func readIAM(t testing.TB, policy string) iam {
+func readIAM(t testing.TB, policy string) iamPolicy {
 	t.Helper()
 	for _, c := range []byte(policy) {
 		if c < 0x20 || c > 0x7e {
 			t.Fatalf("byte %#x in the policy: STS takes no such character, or counts it otherwise", c)
 		}
 	}
-	var p iam
+	var p iamPolicy
 	d := json.NewDecoder(strings.NewReader(policy))
 	d.DisallowUnknownFields()
 	if err := d.Decode(&p); err != nil {
@@ -50,7 +50,7 @@ func readIAM(t testing.TB, policy string) iam {
 }
 
 // allows evaluates a request as IAM does: an explicit Deny wins, no Allow is a denial.
-func (p iam) allows(action, resource string) bool {
+func (p iamPolicy) allows(action, resource string) bool {
 	allowed := false
 	for _, s := range p.Statement {
 		if !anyGlob(s.Action, action) {
@@ -239,7 +239,7 @@ const everyAction = "s3:PutObject s3:GetObject s3:AbortMultipartUpload s3:ListMu
 	"s3:ListBucket s3:ListBucketMultipartUploads s3:PutObjectAcl s3:PutObjectTagging s3:GetObjectVersion s3:RestoreObject s3:PutBucketPolicy kms:Decrypt sts:AssumeRole"
 
 // checkGrant asks a policy about a key and compares with the locations.
-func checkGrant(t testing.TB, p iam, locs []vend.Location, bucket, key string) {
+func checkGrant(t testing.TB, p iamPolicy, locs []vend.Location, bucket, key string) {
 	t.Helper()
 	read, write := false, false
 	for _, l := range locs {

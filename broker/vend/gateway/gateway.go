@@ -17,7 +17,8 @@
 //
 // An upload streams to the store and becomes visible whole or not at all. Its
 // SHA-256 is verified on the way when the request names it, in HeaderSHA256 (hex),
-// Content-Digest (RFC 9530), or x-amz-checksum-sha256 (base64). Before the last
+// Content-Digest (RFC 9530), or x-amz-checksum-sha256 (base64), and always when the
+// object's name holds it. Before the last
 // byte is handed on, the grant is sealed: a session that was frozen during the
 // upload gets no object any more.
 package gateway
@@ -115,6 +116,12 @@ func (h *handler) put(w http.ResponseWriter, r *http.Request, key string) error 
 		return err
 	}
 	defer g.Done()
+	if digest == "" {
+		digest = g.SHA256
+	}
+	if g.SHA256 != "" && digest != g.SHA256 {
+		return fmt.Errorf("%w: the name says %s, the request %s", objstore.ErrDigest, g.SHA256, digest)
+	}
 	o := objstore.PutOptions{SHA256: digest, MaxSize: h.c.MaxObjectSize}
 	if g.MaxSize > 0 {
 		o.MaxSize = min(o.MaxSize, g.MaxSize)

@@ -31,6 +31,7 @@ type world struct {
 	refuse  error // of Authorize
 	seal    error
 	maxSize int64
+	content string // the digest that the name holds
 	done    int
 }
 
@@ -48,7 +49,7 @@ func open(t *testing.T, max int64) *world {
 			defer w.mu.Unlock()
 			w.asked = append(w.asked, o)
 			return broker.ObjectGrant{
-				Key: o.Key, MaxSize: w.maxSize, Seal: func() error { return w.seal },
+				Key: o.Key, MaxSize: w.maxSize, SHA256: w.content, Seal: func() error { return w.seal },
 				Done: func() { w.mu.Lock(); w.done++; w.mu.Unlock() },
 			}, w.refuse
 		},
@@ -251,6 +252,30 @@ func TestDigestsThatAgreeAreAccepted(t *testing.T) {
 		w := open(t, 0)
 		res, _ := w.do(t, "PUT", "kv/"+strconv.Itoa(i), unknownSize{strings.NewReader("hello")}, header...)
 		w.want(t, res, 201, "")
+	}
+}
+
+func TestTheDigestInTheNameHoldsWithoutBeingNamed(t *testing.T) {
+	w := open(t, 0)
+	w.content = digest("hello")
+	for _, r := range []struct {
+		name, key, body string
+		header          []string
+		status          int
+	}{
+		{"other content", "kv/a/1", "other", nil, 422},
+		{"other content that is named", "kv/a/2", "other", []string{HeaderSHA256, digest("other")}, 422},
+		{"other content under the right name", "kv/a/3", "other", []string{HeaderSHA256, digest("hello")}, 422},
+		{"the content", "kv/a/4", "hello", nil, 201},
+		{"the content, named", "kv/a/5", "hello", []string{HeaderSHA256, digest("hello")}, 201},
+	} {
+		res, body := w.do(t, "PUT", r.key, strings.NewReader(r.body), r.header...)
+		if res.StatusCode != r.status {
+			t.Errorf("%s: %d %s", r.name, res.StatusCode, body)
+		}
+		if _, err := w.store.Head(context.Background(), r.key); (err == nil) != (r.status == 201) {
+			t.Errorf("%s: stored: %v", r.name, err)
+		}
 	}
 }
 

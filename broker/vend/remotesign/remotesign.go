@@ -29,7 +29,7 @@
 // A store must refuse x-amz-* headers that are sent but not signed, as S3 does
 // ("There were headers present in the request which were not signed"). One that
 // does not lets a worker add x-amz-copy-source to a signed PUT and copy an object
-// with the broker's key: see UnsignedHeaderProbes. Measured: SeaweedFS 4.48 refuses,
+// with the broker's key: Probe finds it out. Measured: SeaweedFS 4.48 refuses,
 // MiniStack 1.5.33 copies.
 //
 // S3 compares the body with the signed digest; not every store does. SeaweedFS 4.48

@@ -6,12 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -23,7 +20,12 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 
 	"github.com/fluss-sluice/sluice/session/credential"
+	"github.com/fluss-sluice/sluice/test/env"
 )
+
+var servers env.Servers
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
 
 // world is a store with a signer for it and an SDK client that signs through it.
 type world struct {
@@ -35,16 +37,16 @@ type world struct {
 	admin    *s3.Client // signs with the store's key itself; nil beside the fake
 }
 
-func newWorld(t *testing.T, endpoint string) *world {
+func newWorld(t *testing.T, endpoint, region, id string, secret credential.Secret) *world {
 	t.Helper()
 	w := &world{endpoint: endpoint}
 	w.signer, w.asked = open(t, func(c *Config) {
-		c.Endpoint, c.Now = endpoint, nil
-		c.Credentials = StaticKeys(testID, credential.New(testSecret), credential.Secret{})
+		c.Endpoint, c.Region, c.Now = endpoint, region, nil
+		c.Credentials = StaticKeys(id, secret, credential.Secret{})
 	})
 	w.hook = &sdkSigner{s: w.signer}
 	w.client = s3.New(s3.Options{
-		Region: testRegion, BaseEndpoint: &endpoint, UsePathStyle: true, HTTPSignerV4: w.hook,
+		Region: region, BaseEndpoint: &endpoint, UsePathStyle: true, HTTPSignerV4: w.hook,
 		// Never used: the hook signs. The SDK wants some.
 		Credentials: StaticKeys("none", credential.New("none"), credential.Secret{}),
 		Retryer:     aws.NopRetryer{},
@@ -105,83 +107,15 @@ func fakeStore(t *testing.T) *world {
 		}
 	}))
 	t.Cleanup(srv.Close)
-	return newWorld(t, srv.URL)
+	return newWorld(t, srv.URL, testRegion, testID, credential.New(testSecret))
 }
 
-// seaweed starts a real SeaweedFS whose only identity is ours.
-func seaweed(t *testing.T) *world {
+// realStore is the world of a server whose administrator's keys sign.
+func realStore(t *testing.T, s *env.Server) *world {
 	t.Helper()
-	bin := os.Getenv("SLUICE_WEED")
-	if bin == "" {
-		var err error
-		if bin, err = exec.LookPath("weed"); err != nil {
-			t.Skip("no real store: SLUICE_WEED names no SeaweedFS binary and there is no weed in the path")
-		}
-	}
-	dir := t.TempDir()
-	config := filepath.Join(dir, "s3.json")
-	identity := fmt.Sprintf(`{"identities":[{"name":"broker","credentials":[{"accessKey":%q,"secretKey":%q}],"actions":["Admin","Read","Write","List","Tagging"]}]}`, testID, testSecret)
-	if err := os.WriteFile(config, []byte(identity), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	args := []string{"-logtostderr=true", "mini", "-dir=" + dir, "-ip=127.0.0.1", "-ip.bind=127.0.0.1", "-master.telemetry=false",
-		"-webdav=false", "-admin.ui=false", "-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.config=" + config}
-	var s3Port int
-	for _, name := range []string{"master", "volume", "filer", "admin", "s3"} {
-		s3Port = freePort(t)
-		args = append(args, fmt.Sprintf("-%s.port=%d", name, s3Port), fmt.Sprintf("-%s.port.grpc=%d", name, freePort(t)))
-	}
-	log, err := os.Create(filepath.Join(dir, "weed.log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer log.Close()
-	cmd := exec.Command(bin, args...)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() { cmd.Wait(); close(ended) }()
-	t.Cleanup(func() {
-		cmd.Process.Signal(os.Interrupt)
-		select {
-		case <-ended:
-		case <-time.After(15 * time.Second):
-			cmd.Process.Kill()
-			<-ended
-		}
-	})
-	w := newWorld(t, fmt.Sprintf("http://127.0.0.1:%d", s3Port))
-	w.admin = s3.New(s3.Options{
-		Region: testRegion, BaseEndpoint: &w.endpoint, UsePathStyle: true, Retryer: aws.NopRetryer{},
-		Credentials: StaticKeys(testID, credential.New(testSecret), credential.Secret{}),
-	})
-	for {
-		_, err := w.admin.CreateBucket(context.Background(), &s3.CreateBucketInput{Bucket: aws.String("lake")})
-		if err == nil {
-			break
-		}
-		select {
-		case <-ended:
-			out, _ := os.ReadFile(log.Name())
-			t.Fatalf("SeaweedFS ended: %s", out[max(0, len(out)-2000):])
-		case <-t.Context().Done():
-			t.Fatal(err)
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+	w := newWorld(t, s.Endpoint, s.Region, s.Admin.AccessKeyID, s.Admin.SecretAccessKey)
+	w.admin = s.S3(s.Admin.Provider())
 	return w
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func TestAnUnmodifiedSDKWorksThroughTheFakeStore(t *testing.T) { testSDK(t, fakeStore(t)) }
@@ -275,7 +209,7 @@ func is(err error, status int) bool {
 }
 
 func TestSeaweedFS(t *testing.T) {
-	w := seaweed(t)
+	w := realStore(t, servers.Get(t, env.SeaweedFS))
 	t.Run("an unmodified SDK works", func(t *testing.T) { testSDK(t, w) })
 	t.Run("attacks work with the key and are not signed", func(t *testing.T) { testAttacks(t, w) })
 	t.Run("a request that differs from what was signed is refused", func(t *testing.T) { testTampered(t, w) })

@@ -76,8 +76,8 @@ type Options struct {
 // Step names one step of a change, for Options.Fault.
 type Step string
 
-// The steps of Put in their order; with IfMatch, StepReplace takes the place of
-// StepLink. StepRenameNew and, under the lock, StepRename are the ways to link
+// The steps of Put in their order; with IfMatch, and for Copy,
+// StepReplace takes the place of StepLink. StepRenameNew and, under the lock, StepRename are the ways to link
 // where StepLink fails as unsupported. Delete is StepRemove and StepSyncDir.
 const (
 	StepCreate    Step = "create"     // of the unfinished object

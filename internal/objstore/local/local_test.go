@@ -101,6 +101,10 @@ func (a *alternating) Put(ctx context.Context, key string, body io.Reader, o obj
 	return a.store().Put(ctx, key, body, o)
 }
 
+func (a *alternating) Copy(ctx context.Context, src, dst, ifMatch string) (objstore.Info, error) {
+	return a.store().Copy(ctx, src, dst, ifMatch)
+}
+
 func (a *alternating) List(ctx context.Context, prefix string) iter.Seq2[objstore.Info, error] {
 	return a.store().List(ctx, prefix)
 }

@@ -47,7 +47,13 @@ func (s *Store) put(ctx context.Context, key string, body io.Reader, o objstore.
 	}
 	temp := path.Join(tempDir, rand.Text()+tempSuffix)
 	defer func() { _ = s.root.Remove(temp) }() // a second name of the object, or a leftover
-	info, err := s.writeTemp(ctx, temp, key, body, o)
+	info, err := s.writeTemp(temp, key, func(f *os.File) (int64, string, error) {
+		size, sum, err := s.copyBody(ctx, f, key, body, o)
+		if err == nil && o.SHA256 != "" && o.SHA256 != sum {
+			err = fmt.Errorf("%w: content has sha256 %s, not %s", objstore.ErrDigest, sum, o.SHA256)
+		}
+		return size, sum, err
+	})
 	if err != nil {
 		return objstore.Info{}, err
 	}
@@ -111,8 +117,9 @@ func (s *Store) exists(key string) error {
 // buffers are for copying: Put is called by many goroutines with large bodies.
 var buffers = sync.Pool{New: func() any { b := make([]byte, 128<<10); return &b }}
 
-// writeTemp writes the content to the unfinished object, durably, and checks it.
-func (s *Store) writeTemp(ctx context.Context, temp, key string, body io.Reader, o objstore.PutOptions) (objstore.Info, error) {
+// writeTemp makes the unfinished object durable; fill writes its content and returns
+// size and digest.
+func (s *Store) writeTemp(temp, key string, fill func(*os.File) (int64, string, error)) (objstore.Info, error) {
 	var f *os.File
 	err := s.step(StepCreate, key, func() (err error) {
 		f, err = s.root.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, filePerm)
@@ -125,11 +132,8 @@ func (s *Store) writeTemp(ctx context.Context, temp, key string, body io.Reader,
 		return objstore.Info{}, err
 	}
 	info := objstore.Info{Key: key}
-	if info.Size, info.SHA256, err = s.copyBody(ctx, f, key, body, o); err != nil {
+	if info.Size, info.SHA256, err = fill(f); err != nil {
 		return objstore.Info{}, err
-	}
-	if o.SHA256 != "" && o.SHA256 != info.SHA256 {
-		return objstore.Info{}, fmt.Errorf("%w: content has sha256 %s, not %s", objstore.ErrDigest, info.SHA256, o.SHA256)
 	}
 	if err := s.step(StepSync, key, f.Sync); err != nil {
 		return objstore.Info{}, err

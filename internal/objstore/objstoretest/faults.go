@@ -86,3 +86,17 @@ func (f *Faults) Put(ctx context.Context, key string, body io.Reader, o objstore
 func (f *Faults) Delete(ctx context.Context, key string) error {
 	return f.write(func() error { return f.Store.Delete(ctx, key) })
 }
+
+// Copy implements objstore.Copier on stores that do; others fail with
+// errors.ErrUnsupported. It counts as a write.
+func (f *Faults) Copy(ctx context.Context, src, dst, ifMatch string) (info objstore.Info, err error) {
+	c, ok := f.Store.(objstore.Copier)
+	if !ok {
+		return objstore.Info{}, errors.ErrUnsupported
+	}
+	err = f.write(func() (err error) {
+		info, err = c.Copy(ctx, src, dst, ifMatch)
+		return err
+	})
+	return info, err
+}

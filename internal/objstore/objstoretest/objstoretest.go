@@ -45,11 +45,19 @@ func Run(t *testing.T, open func(t *testing.T) objstore.Store) {
 		{"missing objects are not found", testNotFound},
 		{"keys that could be read differently are refused", testBadKeys},
 		{"odd keys are only names", testOddKeys},
+		{"keys that differ in case only are not mixed up", testCase},
 		{"listing is in key order", testListOrder},
 		{"listing takes prefixes by segments", testListPrefix},
 		{"listing can stop early", testListStops},
 		{"deletion", testDelete},
 		{"putting and deleting neighbours at once", testPutDeleteNeighbours},
+		{"a copy has the content and is an object of its own", testCopy},
+		{"a copy replaces what is there", testCopyReplaces},
+		{"a copy is of the version asked for", testCopyIfMatch},
+		{"what is missing is not copied", testCopyNotFound},
+		{"odd keys are copied", testCopyOddKeys},
+		{"keys that could be read differently are not copied", testCopyBadKeys},
+		{"a cancelled copy copies nothing", testCopyCancelled},
 	} {
 		t.Run(tc.name, func(t *testing.T) { tc.run(t, open(t)) })
 	}
@@ -488,11 +496,14 @@ func testNotFound(t *testing.T, s objstore.Store) {
 	}
 }
 
+// badKeys are those of objstore.CheckKey.
+var badKeys = []string{
+	"", "/", "/a", "a/", "a//b", "a//", ".", "..", "a/.", "a/..", "a/../b", "./a", "a/./b", `a\b`, `..\a`, "a\x00b", "a\nb", "a\x7f",
+	"a%2fb", "a%2Fb", "%2e%2e/a", "a%", "\xff", "a/\xc3\x28", "\xed\xa0\x80", strings.Repeat("a/", objstore.MaxKeyLength/2) + "a",
+}
+
 func testBadKeys(t *testing.T, s objstore.Store) {
-	for _, key := range []string{
-		"", "/", "/a", "a/", "a//b", ".", "..", "a/..", "a/../b", "./a", "a/./b", `a\b`, `..\a`, "a\x00b", "a\nb", "a\x7f",
-		"a%2fb", "%2e%2e/a", "\xff", strings.Repeat("a/", 512) + "a",
-	} {
+	for _, key := range badKeys {
 		_, err := s.Put(t.Context(), key, bytes.NewReader(nil), objstore.PutOptions{})
 		_, _, errGet := s.Get(t.Context(), key, 0, -1)
 		_, errHead := s.Head(t.Context(), key)
@@ -514,11 +525,14 @@ func testBadKeys(t *testing.T, s objstore.Store) {
 	}
 }
 
+// oddKeys are names with what shells, URLs, XML and other stores give a meaning to.
+var oddKeys = []string{
+	"*/?", `"quoted"/'name'`, "[a-z]{1}/$x", "#frag?query=1&b=2+c", " space / end", "...", "..a/b..", "-rf/~", "ünïcödé/日本/😀",
+	"a:b;c|d<e>f", "region=EU$2024-01-01-p7/0/snap-3/_METADATA", strings.Repeat("k", 250) + "/" + strings.Repeat("v", 250),
+}
+
 func testOddKeys(t *testing.T, s objstore.Store) {
-	keys := []string{
-		"*/?", `"quoted"/'name'`, "[a-z]{1}/$x", "#frag?query=1&b=2+c", " space / end", "...", "..a/b..", "-rf/~", "ünïcödé/日本/😀",
-		"a:b;c|d<e>f", "region=EU$2024-01-01-p7/0/snap-3/_METADATA", strings.Repeat("k", 250) + "/" + strings.Repeat("v", 250),
-	}
+	keys := slices.Clone(oddKeys)
 	for i, key := range keys {
 		put(t, s, key, content(uint64(i), 10))
 	}
@@ -529,6 +543,18 @@ func testOddKeys(t *testing.T, s objstore.Store) {
 	if diff := cmp.Diff(keys, list(t, s, "")); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
+}
+
+func testCase(t *testing.T, s objstore.Store) {
+	put(t, s, "dir/Key", []byte("capital"))
+	_, err := s.Put(t.Context(), "dir/key", strings.NewReader("small"), objstore.PutOptions{})
+	switch {
+	case err == nil:
+		wantObject(t, s, "dir/key", []byte("small"))
+	case !errors.Is(err, objstore.ErrExists): // some media fold case
+		t.Fatal(err)
+	}
+	wantObject(t, s, "dir/Key", []byte("capital"))
 }
 
 func testListOrder(t *testing.T, s objstore.Store) {

@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/test/env"
@@ -59,7 +61,12 @@ func behindProxy(t *testing.T, kind env.Kind) (*proxy, Config) {
 // name tells requests apart.
 func name(r *http.Request) string {
 	q := r.URL.Query()
+	copies := r.Header.Get("X-Amz-Copy-Source") != ""
 	switch {
+	case r.Method == http.MethodPut && q.Has("partNumber") && copies:
+		return "copy part"
+	case r.Method == http.MethodPut && copies:
+		return "copy"
 	case r.Method == http.MethodPut && q.Has("partNumber"):
 		return "part"
 	case r.Method == http.MethodPost && q.Has("uploads"):
@@ -225,6 +232,31 @@ func TestPutSurvivesPassingFaultsInBothWorlds(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestThrottledRequestsBackOff draws the waits, which are random up to a bound that
+// doubles.
+func TestThrottledRequestsBackOff(t *testing.T) {
+	const most = 10 * time.Second
+	r := newRetryer(5, retry.NewExponentialJitterBackoff(most))
+	for _, code := range []string{"SlowDown", "Throttling", "RequestLimitExceeded", "ServiceUnavailable", "InternalError"} {
+		if err := (&smithy.GenericAPIError{Code: code}); !r.IsErrorRetryable(err) {
+			t.Errorf("%s is not tried again", code)
+		}
+	}
+	longest := func(attempt int) (d time.Duration) {
+		for range 200 {
+			delay, err := r.RetryDelay(attempt, &smithy.GenericAPIError{Code: "SlowDown"})
+			if err != nil || delay > most {
+				t.Fatal(delay, err)
+			}
+			d = max(d, delay)
+		}
+		return d
+	}
+	if first, fourth := longest(1), longest(4); fourth < 2*first {
+		t.Errorf("up to %v before the second attempt, %v before the fifth", first, fourth)
 	}
 }
 
@@ -524,9 +556,19 @@ func TestErrorsTellWhatToDoAndNoSecret(t *testing.T) {
 		"redirect":    {say(301, "PermanentRedirect", "no", "X-Amz-Bucket-Region", "eu-west-3", "Location", "http://elsewhere.invalid/"), ErrConfig, []string{"eu-west-3"}},
 		"redirect 2":  {say(307, "TemporaryRedirect", "no", "Location", "http://elsewhere.invalid/"), ErrConfig, []string{"region"}},
 		"region":      {say(400, "AuthorizationHeaderMalformed", "no", "X-Amz-Bucket-Region", "eu-west-3"), ErrConfig, []string{"eu-west-3"}},
+		"region 2":    {say(400, "AuthorizationHeaderMalformed", "the region 'us-east-1' is wrong; expecting 'eu-west-3'"), ErrConfig, []string{"expecting 'eu-west-3'", "region"}},
+		"region 3":    {say(400, "IllegalLocationConstraintException", "The unspecified location constraint is incompatible", "X-Amz-Bucket-Region", "eu-west-3"), ErrConfig, []string{"eu-west-3"}},
 		"full":        {say(507, "XMinioStorageFull", "no"), objstore.ErrNoSpace, []string{"free space"}},
 		"full 2":      {say(507, "Whatever", "no"), objstore.ErrNoSpace, nil},
+		"full 3":      {say(500, "InsufficientStorage", "no"), objstore.ErrNoSpace, []string{"free space"}},
+		"quota":       {say(403, "QuotaExceeded", "no"), objstore.ErrNoSpace, []string{"quota"}},
 		"throttled":   {say(503, "SlowDown", "no"), ErrUnavailable, []string{"throttles"}},
+		"throttled 2": {say(429, "TooManyRequests", "no"), ErrUnavailable, []string{"throttles"}},
+		"broken":      {say(500, "InternalError", "no"), ErrUnavailable, []string{"try again"}},
+		"gateway":     {say(502, "", ""), ErrUnavailable, []string{"502", "try again"}},
+		"time-out":    {say(400, "RequestTimeout", "no"), ErrUnavailable, []string{"try again"}},
+		"time-out 2":  {say(504, "", ""), ErrUnavailable, []string{"504", "try again"}},
+		"ended keys":  {say(403, "InvalidAccessKeyId", "no"), ErrDenied, []string{"fresh credentials"}},
 		"no answer":   {drop, ErrUnavailable, []string{"try again"}},
 		"hanging":     {hang, ErrUnavailable, []string{"no byte moved"}},
 		"a secret":    {say(400, "InvalidRequest", "got "+secret+" from you"), nil, []string{"InvalidRequest"}},

@@ -27,6 +27,23 @@ func (p *put) multipart(ctx context.Context, first []byte, size int64) (objstore
 	if err := p.checkPlace(ctx); err != nil {
 		return objstore.Info{}, err
 	}
+	id, err := p.create(ctx)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	parts, err := p.uploadParts(ctx, id, first, size)
+	if err != nil {
+		return objstore.Info{}, p.s.abort(ctx, p.key, &id, err)
+	}
+	info, err := p.complete(ctx, id, parts)
+	if err != nil {
+		err = p.s.abort(ctx, p.key, &id, err)
+	}
+	return info, err
+}
+
+// create begins an upload and returns its id.
+func (p *put) create(ctx context.Context) (string, error) {
 	in := &awss3.CreateMultipartUploadInput{
 		Bucket: &p.s.bucket, Key: p.s.full(p.key), ChecksumAlgorithm: types.ChecksumAlgorithmSha256,
 		Metadata: map[string]string{PutMetadata: p.mark},
@@ -34,21 +51,13 @@ func (p *put) multipart(ctx context.Context, first []byte, size int64) (objstore
 	in.ServerSideEncryption, in.SSEKMSKeyId = p.s.encryption()
 	out, err := p.s.client.CreateMultipartUpload(ctx, in)
 	if err != nil {
-		return objstore.Info{}, p.s.fail(ctx, "put", p.key, err)
+		return "", p.s.fail(ctx, "put", p.key, err)
 	}
-	info, err := p.fill(ctx, aws.ToString(out.UploadId), first, size)
-	if err != nil {
-		err = p.abort(ctx, aws.ToString(out.UploadId), err)
-	}
-	return info, err
+	return aws.ToString(out.UploadId), nil
 }
 
-// fill uploads the parts and completes the upload.
-func (p *put) fill(ctx context.Context, id string, first []byte, size int64) (objstore.Info, error) {
-	parts, err := p.uploadParts(ctx, id, first, size)
-	if err != nil {
-		return objstore.Info{}, err
-	}
+// complete makes the object visible, unless its condition does not hold.
+func (p *put) complete(ctx context.Context, id string, parts []types.CompletedPart) (objstore.Info, error) {
 	in := &awss3.CompleteMultipartUploadInput{
 		Bucket: &p.s.bucket, Key: p.s.full(p.key), UploadId: &id,
 		MultipartUpload: &types.CompletedMultipartUpload{Parts: parts}, MpuObjectSize: &p.src.size,
@@ -129,17 +138,21 @@ func (p *put) uploadPart(ctx context.Context, id string, part *types.CompletedPa
 	return nil
 }
 
-// abort removes the parts after a failure and returns its error. Completion may have
+// abort removes the parts after a failure, if it is one, and returns it. Completion may have
 // won without our knowing: then there is nothing to abort.
-func (p *put) abort(ctx context.Context, id string, cause error) error {
+func (s *Store) abort(ctx context.Context, key string, id *string, cause error) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortTimeout)
 	defer cancel()
-	_, err := p.s.client.AbortMultipartUpload(ctx, &awss3.AbortMultipartUploadInput{Bucket: &p.s.bucket, Key: p.s.full(p.key), UploadId: &id})
+	_, err := s.client.AbortMultipartUpload(ctx, &awss3.AbortMultipartUploadInput{Bucket: &s.bucket, Key: s.full(key), UploadId: id})
 	if err == nil {
 		return cause
 	}
-	if e := p.s.fail(ctx, "abort upload of", p.key, err); e.Code != "NoSuchUpload" {
-		return fmt.Errorf("%w (its parts are left to the bucket's lifecycle rule: %w)", cause, e)
+	e := s.fail(ctx, "abort upload of", key, err)
+	switch {
+	case e.Code == "NoSuchUpload":
+		return cause
+	case cause == nil:
+		return fmt.Errorf("its parts are left to the bucket's lifecycle rule: %w", e)
 	}
-	return cause
+	return fmt.Errorf("%w (its parts are left to the bucket's lifecycle rule: %w)", cause, e)
 }

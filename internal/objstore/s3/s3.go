@@ -58,6 +58,7 @@ import (
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 	"github.com/aws/smithy-go/logging"
+	"github.com/aws/smithy-go/middleware"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
 )
@@ -67,6 +68,7 @@ const (
 	MinPartSize = 5 << 20
 	MaxPartSize = 5 << 30
 	MaxParts    = 10_000
+	MaxCopySize = 5 << 30 // of one request
 )
 
 // PutMetadata is the user-defined metadata in which a Put marks its object.
@@ -84,8 +86,9 @@ type Config struct {
 	// services other than AWS need it.
 	PathStyle bool
 	// Credentials are mandatory: nothing is ever looked for. aws.AnonymousCredentials
-	// and those of package aws/config are ways to give them. The store caches them
-	// until they expire.
+	// and those of package aws/config are ways to give them. The store caches them until
+	// they expire; when the service says that they have, it asks once more for each
+	// request, and invalidates an aws.CredentialsCache first.
 	Credentials aws.CredentialsProvider
 	// Signer, when set, signs the requests instead of SigV4 with Credentials, which
 	// are only handed to it.
@@ -99,6 +102,7 @@ type Config struct {
 
 	PartSize    int64 // of uploads; 0 means 8 MiB. Larger for objects of known size over 80 GB
 	Concurrency int   // parts uploaded at once, by all Puts together; 0 means 4
+	CopySize    int64 // most that one request copies, of an object or a part; 0 means 256 MiB
 	ChunkSize   int64 // of reads; 0 means 4 MiB
 	ReadAhead   int   // chunks fetched at once for one reader; 0 means 4
 
@@ -114,7 +118,7 @@ type Config struct {
 // Store implements objstore.Store. It is safe for concurrent use.
 type Store struct {
 	client    *awss3.Client
-	creds     aws.CredentialsProvider
+	creds     *keyring
 	bucket    string
 	prefix    string // "" or with a trailing slash
 	kmsKey    string
@@ -122,8 +126,8 @@ type Store struct {
 	idle      interface{ CloseIdleConnections() }
 	backoff   retry.BackoffDelayer
 
-	partSize, chunkSize int64
-	readAhead, attempts int
+	partSize, chunkSize, copySize int64
+	readAhead, attempts           int
 
 	slots  chan struct{} // one for each part on its way
 	parts  sync.Pool     // of *[]byte with partSize bytes
@@ -143,8 +147,8 @@ func Open(c Config) (*Store, error) {
 	}
 	s := &Store{
 		bucket: c.Bucket, prefix: c.Prefix, kmsKey: c.KMSKey, unordered: c.Unordered, partSize: c.PartSize, chunkSize: c.ChunkSize,
-		readAhead: c.ReadAhead, attempts: c.Attempts, slots: make(chan struct{}, c.Concurrency),
-		backoff: retry.NewExponentialJitterBackoff(c.MaxBackoff), creds: aws.NewCredentialsCache(c.Credentials),
+		copySize: c.CopySize, readAhead: c.ReadAhead, attempts: c.Attempts, slots: make(chan struct{}, c.Concurrency),
+		backoff: retry.NewExponentialJitterBackoff(c.MaxBackoff), creds: newKeyring(c.Credentials),
 	}
 	if s.prefix != "" {
 		s.prefix += "/"
@@ -155,7 +159,7 @@ func Open(c Config) (*Store, error) {
 	}
 	o := awss3.Options{
 		Region: c.Region, UsePathStyle: c.PathStyle, Credentials: s.creds, HTTPSignerV4: c.Signer,
-		HTTPClient: &stallClient{c.HTTPClient, c.Stall}, Retryer: newRetryer(c.Attempts, s.backoff),
+		APIOptions: []func(*middleware.Stack) error{s.creds.renewKeys}, HTTPClient: &stallClient{c.HTTPClient, c.Stall}, Retryer: newRetryer(c.Attempts, s.backoff),
 		Logger: logging.Nop{}, DisableMultiRegionAccessPoints: true, DisableS3ExpressSessionAuth: aws.Bool(true),
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,
@@ -173,7 +177,7 @@ func setDefaults(c *Config) {
 	for _, d := range []struct {
 		field *int64
 		value int64
-	}{{&c.PartSize, 8 << 20}, {&c.ChunkSize, 4 << 20}} {
+	}{{&c.PartSize, 8 << 20}, {&c.ChunkSize, 4 << 20}, {&c.CopySize, 256 << 20}} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}
@@ -204,6 +208,8 @@ func (c *Config) check() error {
 		return errors.New("credentials are missing; they are never looked for in the environment")
 	case c.PartSize < MinPartSize || c.PartSize > MaxPartSize:
 		return fmt.Errorf("part size %d is not within %d and %d", c.PartSize, MinPartSize, int64(MaxPartSize))
+	case c.CopySize < MinPartSize || c.CopySize > MaxCopySize:
+		return fmt.Errorf("copy size %d is not within %d and %d", c.CopySize, MinPartSize, int64(MaxCopySize))
 	case c.ChunkSize < 1 || c.Concurrency < 1 || c.ReadAhead < 1 || c.Attempts < 1 || c.MaxBackoff < 0 || c.Stall < 0:
 		return errors.New("a size, count or duration is negative")
 	}

@@ -33,7 +33,7 @@ func config(t testing.TB, kind env.Kind) Config {
 	s := servers.Get(t, kind)
 	return Config{
 		Bucket: s.Bucket, Prefix: fmt.Sprintf("test/%d", prefixes.Add(1)), Region: s.Region, Endpoint: s.Endpoint, PathStyle: true,
-		Credentials: s.Admin.Provider(), PartSize: MinPartSize, MaxBackoff: 50 * time.Millisecond,
+		Credentials: s.Admin.Provider(), PartSize: MinPartSize, CopySize: MinPartSize, MaxBackoff: 50 * time.Millisecond,
 	}
 }
 
@@ -80,6 +80,27 @@ func TestDeleteIsRepeatable(t *testing.T) {
 			}
 			mustPut(t, s, "a/b/c", []byte("3"))
 			wantContent(t, s, "a/b/c", []byte("3"))
+		})
+	}
+}
+
+func TestTheLongestKeyIsAKey(t *testing.T) {
+	for _, kind := range env.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			s := open(t, config(t, kind))
+			key := strings.Repeat(strings.Repeat("k", 200)+"/", 6)[:objstore.MaxKeyLength-len(s.prefix)]
+			mustPut(t, s, key, []byte("x"))
+			wantContent(t, s, key, []byte("x"))
+			if got := keys(t, s, ""); !slices.Equal(got, []string{key}) {
+				t.Errorf("listed %q", got)
+			}
+			if _, err := s.Copy(t.Context(), key, "copy", ""); err != nil {
+				t.Error(err)
+			}
+			// With the prefix it is one byte too long.
+			if _, err := s.Put(t.Context(), key+"k", strings.NewReader("x"), objstore.PutOptions{}); !errors.Is(err, objstore.ErrInvalidKey) {
+				t.Errorf("one byte more: %v", err)
+			}
 		})
 	}
 }
