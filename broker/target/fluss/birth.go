@@ -93,8 +93,11 @@ func (d *Driver) born(ctx context.Context, s session.Session) (bool, error) {
 func (d *Driver) birth(ctx context.Context, s session.Session, all []*adoption) ([]zk.Op, error) {
 	path := tableNode(pathOf(s.Target))
 	b, version, err := d.c.ZooKeeper.Get(ctx, path)
+	if errors.Is(err, zk.ErrNoNode) {
+		return nil, fmt.Errorf("%w: %s.%s was dropped", session.ErrTargetNotFound, s.Target.Database, s.Target.Table)
+	}
 	if err != nil {
-		return nil, known(s.Target, err)
+		return nil, err
 	}
 	table, err := znode.ParseTableRegistration(b)
 	if err != nil {

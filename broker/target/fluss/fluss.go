@@ -169,6 +169,7 @@ func Open(c Config) (*Driver, error) {
 	if c.Client == nil || c.Objects == nil {
 		return nil, errors.New("fluss target: a client and an object store are required")
 	}
+	c.RootURI = canonical(c.RootURI)
 	if err := checkRoot(c.RootURI); err != nil {
 		return nil, err
 	}
@@ -241,13 +242,22 @@ func (d *Driver) Capabilities() target.Capabilities {
 // Objects implements target.Driver.
 func (d *Driver) Objects() objstore.Store { return d.c.Objects }
 
-// Key implements target.Driver.
+// Key implements target.Driver. Servers write the URI of a local file as Java does,
+// file:/path.
 func (d *Driver) Key(uri string) (string, error) {
-	k, ok := strings.CutPrefix(uri, d.c.RootURI+"/")
+	k, ok := strings.CutPrefix(canonical(uri), d.c.RootURI+"/")
 	if !ok {
 		return "", fmt.Errorf("%w: %.300q is not below %s", objstore.ErrInvalidKey, uri, d.c.RootURI)
 	}
 	return k, objstore.CheckKey(k)
+}
+
+// canonical writes Java's file:/path as file:///path.
+func canonical(uri string) string {
+	if rest, ok := strings.CutPrefix(uri, "file:/"); ok && !strings.HasPrefix(rest, "/") {
+		return "file:///" + rest
+	}
+	return uri
 }
 
 // wait pauses between two looks at the cluster.

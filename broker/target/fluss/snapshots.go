@@ -67,7 +67,7 @@ func (d *Driver) metadataPath(ctx context.Context, p *place, bucket int, id int6
 	}
 	for _, f := range m.Files {
 		if f.LocalName == "CURRENT" {
-			dir, name := path.Split(f.RemotePath)
+			dir, name := path.Split(canonical(f.RemotePath))
 			if dir != "" && name != "" {
 				return dir + layout.MetadataName, nil
 			}
