@@ -436,9 +436,6 @@ var errDead = errors.New("the broker is dead")
 
 // mortal lets a broker die at its n-th touch of store or ZooKeeper, before or behind it.
 type mortal struct {
-	objstore.Store
-	Nodes
-
 	mu     sync.Mutex
 	left   int
 	behind bool
@@ -528,10 +525,14 @@ func (n mortalNodes) Apply(ctx context.Context, like string, ops ...zk.Op) error
 	return n.m.touch(func() error { return n.Nodes.Apply(ctx, like, ops...) })
 }
 
-// dying is a driver like w's that dies at its n-th touch.
-func (w *world) dying(n int, behind bool) *Driver {
+// dying is a driver of this configuration that dies at its n-th touch.
+func dying(t testing.TB, c Config, n int, behind bool) *Driver {
+	t.Helper()
 	m := &mortal{left: n, behind: behind}
-	c := w.config
-	c.Objects, c.ZooKeeper = mortalStore{w.store, m}, mortalNodes{w.nodes, m}
-	return w.open(c)
+	c.Objects, c.ZooKeeper = mortalStore{c.Objects, m}, mortalNodes{c.ZooKeeper, m}
+	d, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

@@ -1,8 +1,11 @@
 package fluss
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -13,6 +16,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/schema"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -191,18 +195,171 @@ func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
 	l.ctl(t, "kill9", "ts0")
 	l.ctl(t, "startone", "ts0")
 	for _, tg := range []session.Target{whole, born} {
-		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
-			physical, err := l.client.Resolve(t.Context(), pathOf(tg), tg.Partition)
-			if err == nil {
-				_, err = l.client.LimitScan(t.Context(), physical, 0, 1)
-			}
-			if err == nil {
-				break
-			}
-			if time.Now().After(deadline) {
-				t.Fatal(err)
-			}
-		}
+		l.await(t, tg)
 		sameRows(t, l.client, pathOf(tg), tg.Partition, 1000)
 	}
+}
+
+// TestLiveAnyBrokerGoesOnWhereOneDied is TestAnyBrokerGoesOnWhereOneDied on real
+// servers, at some of the places.
+func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
+	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
+	for _, partitioned := range []bool{false, true} {
+		for n, died := 3, true; died; n += 4 {
+			tg := l.table(t, newTable(t, 2, partitioned, nil))
+			if partitioned {
+				tg.Partition = "north"
+			}
+			var s session.Session
+			s, died = loadAndDie(t, l.config, tg, n, n%8 == 3)
+			sameRows(t, l.client, pathOf(tg), tg.Partition, 100)
+			if died {
+				t.Logf("%s: died at touch %d, taken over", s.Plan.Publication, n)
+			}
+		}
+	}
+}
+
+func TestLiveReplicatedRowsSurviveTheirLeader(t *testing.T) {
+	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
+	cluster, err := l.client.Cluster(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(cluster.Tablets) < 3 || os.Getenv("SLUICE_FLUSS_CTL") == "" {
+		t.Skip("wants three tablet servers and SLUICE_FLUSS_CTL")
+	}
+	three := map[string]string{"table.replication.factor": "3"}
+	whole := l.table(t, newTable(t, 3, false, three))
+	load(t, l.driver, whole, 1, 1000)
+	born := l.table(t, newTable(t, 3, true, three))
+	born.Partition = "x"
+	load(t, l.driver, born, 1, 1000)
+	_, buckets, err := l.client.Buckets(t.Context(), pathOf(whole), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := fmt.Sprintf("ts%d", buckets[0].Leader)
+	l.ctl(t, "kill9", victim)
+	defer l.ctl(t, "startone", victim)
+	for _, tg := range []session.Target{whole, born} {
+		l.await(t, tg)
+		sameRows(t, l.client, pathOf(tg), tg.Partition, 1000)
+	}
+	l.later(t, whole, 1000)
+}
+
+// await waits until every bucket of a target answers.
+func (l *live) await(t *testing.T, tg session.Target) {
+	t.Helper()
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		physical, buckets, err := l.client.Buckets(t.Context(), pathOf(tg), tg.Partition)
+		for i := 0; err == nil && i < len(buckets); i++ {
+			_, err = l.client.LimitScan(t.Context(), physical, buckets[i].ID, 1)
+		}
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestLiveWritersAreKeptOutAndLetInAgain(t *testing.T) {
+	l := openLive(t, func(c *Config) { c.Principal = "User:broker" })
+	every := client.ACLFilter{Resource: client.AnyResource, Operation: client.AnyOperation, Permission: client.AnyPermission}
+	if _, err := l.client.ACLs(t.Context(), every); client.CodeOf(err) == client.CodeSecurityDisabled {
+		t.Skip("the cluster has no authorizer")
+	}
+	tg := l.table(t, newTable(t, 3, false, nil))
+	rule := client.ACL{ResourceName: tg.Database + "." + tg.Table, Resource: client.TableResource, PrincipalName: "alice", PrincipalType: "User", Host: "*", Operation: client.OpAll, Permission: client.Allow}
+	if err := l.client.CreateACLs(t.Context(), rule); err != nil {
+		t.Fatal(err)
+	}
+	list := func() string {
+		all, err := l.client.ACLs(t.Context(), every)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprint(all)
+	}
+	before := list()
+	s, err := begin(t.Context(), l.driver, newSession(tg, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if during := list(); during == before || strings.Contains(during, fmt.Sprint(rule)) {
+		t.Errorf("during the session: %s", during)
+	}
+	build(t, l.config.Objects, l.driver, s, 100)
+	if err := l.driver.Decide(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.driver.Publish(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if after := list(); after != before {
+		t.Errorf("after it: %s, before: %s", after, before)
+	}
+}
+
+// lying is a store that loses one object in the instant before a bucket's commit and
+// goes on to tell its size.
+type lying struct {
+	objstore.Store
+	journal, victim string
+	size            int64
+}
+
+func (s *lying) Put(ctx context.Context, k string, body io.Reader, o objstore.PutOptions) (objstore.Info, error) {
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	if k == s.journal && strings.Contains(string(b), stepCommitting) {
+		if err := s.Delete(ctx, s.victim); err != nil {
+			return objstore.Info{}, err
+		}
+	}
+	return s.Store.Put(ctx, k, bytes.NewReader(b), o)
+}
+
+func (s *lying) Head(ctx context.Context, k string) (objstore.Info, error) {
+	if k == s.victim {
+		return objstore.Info{Key: k, Size: s.size}, nil
+	}
+	return s.Store.Head(ctx, k)
+}
+
+func TestLiveAServerThatFindsAFileMissingIsNoticed(t *testing.T) {
+	l := openLive(t, nil)
+	tg := l.table(t, newTable(t, 2, false, nil))
+	s, err := begin(t.Context(), l.driver, newSession(tg, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, l.config.Objects, l.driver, s, 100)
+	f, err := l.driver.planned(t.Context(), s, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := l.config
+	k, err := l.driver.Key(f.m.Private[0].Path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Objects = &lying{Store: c.Objects, journal: journalKey(s, 1), victim: k, size: f.m.Private[0].Size}
+	d, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Decide(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	err = d.Publish(t.Context(), s)
+	if !errors.Is(err, ErrNotAdopted) || !strings.Contains(err.Error(), "bucket 1") {
+		t.Fatal(err)
+	}
+	t.Log(err)
 }

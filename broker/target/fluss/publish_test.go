@@ -332,26 +332,7 @@ func dieAndGoOn(t *testing.T, mode string, n int, behind bool) (died bool) {
 	if mode == "birth" {
 		tg.Partition = "north"
 	}
-	d := w.dying(n, behind)
-	step := func(do func(*Driver) error) {
-		t.Helper()
-		err := do(d)
-		if err == nil {
-			return
-		}
-		if died || !errors.Is(err, errDead) {
-			t.Fatalf("place %d: %v", n, err)
-		}
-		died, d = true, w.open(w.config)
-		if err := do(d); err != nil {
-			t.Fatalf("place %d, taken over: %v", n, err)
-		}
-	}
-	s := newSession(tg, 1)
-	step(func(d *Driver) (err error) { s, err = begin(t.Context(), d, s); return err })
-	build(t, w.store, w.driver, s, 100)
-	step(func(d *Driver) error { return d.Decide(t.Context(), s) })
-	step(func(d *Driver) error { return d.Publish(t.Context(), s) })
+	s, died := loadAndDie(t, w.config, tg, n, behind)
 	w.sameRows(s, 100)
 	if f := w.fenceOf(s); f.State != fenceCommitted {
 		t.Errorf("place %d: the fence is %s", n, f.State)
@@ -385,4 +366,38 @@ func TestARestartIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.sameRows(s, 300)
+}
+
+// loadAndDie loads 100 rows by a driver that dies at its n-th touch and another one
+// that goes on.
+func loadAndDie(t *testing.T, c Config, tg session.Target, n int, behind bool) (s session.Session, died bool) {
+	t.Helper()
+	d := dying(t, c, n, behind)
+	step := func(do func(*Driver) error) {
+		t.Helper()
+		err := do(d)
+		if err == nil {
+			return
+		}
+		if died || !errors.Is(err, errDead) {
+			t.Fatalf("place %d: %v", n, err)
+		}
+		died = true
+		if d, err = Open(c); err != nil {
+			t.Fatal(err)
+		}
+		if err := do(d); err != nil {
+			t.Fatalf("place %d, taken over: %v", n, err)
+		}
+	}
+	s = newSession(tg, 1)
+	step(func(d *Driver) (err error) { s, err = begin(t.Context(), d, s); return err })
+	healthy, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, c.Objects, healthy, s, 100)
+	step(func(d *Driver) error { return d.Decide(t.Context(), s) })
+	step(func(d *Driver) error { return d.Publish(t.Context(), s) })
+	return s, died
 }
