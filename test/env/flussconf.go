@@ -174,7 +174,8 @@ func (f *Fluss) launch(ctx context.Context, n node) error {
 func (f *Fluss) command(n node) []string {
 	dir := f.nodeDir(n)
 	heap := map[Role]string{ZooKeeper: "96m", Coordinator: f.o.CoordinatorHeap, TabletServer: f.o.TabletServerHeap, Tiering: tieringHeap}[n.role]
-	flags := append(javaFlags(dir, heap), "-Dorg.slf4j.simpleLogger.log.org.apache.fluss.shaded=warn")
+	flags := append(javaFlags(dir, heap), "-Dorg.slf4j.simpleLogger.log.org.apache.fluss.shaded=warn",
+		"-Dorg.slf4j.simpleLogger.log.org.apache.fluss.config=warn") // it would print passwords
 	jars := classPath(filepath.Join(f.jars, "server"))
 	switch n.role {
 	case ZooKeeper:

@@ -89,7 +89,7 @@ final class Cluster {
     for (JsonNode acl : request.get("acls")) {
       bindings.add(new AclBinding(
           new Resource(ResourceType.valueOf(acl.get("resource_type").asText()), acl.get("resource").asText()),
-          new AccessControlEntry(new FlussPrincipal("User", acl.get("user").asText()), acl.path("host").asText("*"),
+          new AccessControlEntry(new FlussPrincipal(acl.get("user").asText(), "User"), acl.path("host").asText("*"),
               OperationType.valueOf(acl.get("operation").asText()), PermissionType.ALLOW)));
     }
     return bindings;

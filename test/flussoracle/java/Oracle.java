@@ -73,7 +73,11 @@ public final class Oracle {
         cause = cause.getCause();
       }
       cause.printStackTrace();
-      answer.putObject("error").put("type", cause.getClass().getSimpleName()).put("message", String.valueOf(cause.getMessage()));
+      String message = String.valueOf(cause.getMessage());
+      for (Throwable c = cause.getCause(); c != null; c = c.getCause()) {
+        message += "; because of " + c;
+      }
+      answer.putObject("error").put("type", cause.getClass().getSimpleName()).put("message", message);
     }
     out.println(JSON.writeValueAsString(answer));
     out.flush();

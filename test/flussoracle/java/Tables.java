@@ -12,6 +12,7 @@ import org.apache.fluss.metadata.TableDescriptor;
 import org.apache.fluss.metadata.TableInfo;
 import org.apache.fluss.metadata.TablePath;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.node.ObjectNode;
 
 /** Databases, tables, partitions and schemas. */
 final class Tables {
@@ -30,10 +31,17 @@ final class Tables {
     operations.put("row_count", r -> Oracle.admin.getTableStats(Oracle.path(r)).get().getRowCount());
   }
 
-  /** The descriptor is Fluss's own JSON; the database is created when it is missing. */
+  /**
+   * The descriptor is Fluss's own JSON, in which only the bucket key may be missing; the
+   * database is created when it is missing.
+   */
   private static Object create(JsonNode request) throws Exception {
     TablePath path = Oracle.path(request);
-    TableDescriptor descriptor = TableDescriptor.fromJsonBytes(Oracle.JSON.writeValueAsBytes(request.get("descriptor")));
+    ObjectNode json = (ObjectNode) request.get("descriptor");
+    if (json.has("bucket_count") && !json.has("bucket_key")) {
+      json.putArray("bucket_key"); // Fluss's parser wants it; empty means the default
+    }
+    TableDescriptor descriptor = TableDescriptor.fromJsonBytes(Oracle.JSON.writeValueAsBytes(json));
     Oracle.admin.createDatabase(path.getDatabaseName(), DatabaseDescriptor.EMPTY, true).get();
     Oracle.admin.createTable(path, descriptor, false).get();
     return describe(Oracle.admin.getTableInfo(path).get());
