@@ -48,7 +48,8 @@ type FlussOptions struct {
 	// RemoteDir is a local directory for remote data; Stop leaves it alone. "" means one
 	// that Stop removes.
 	RemoteDir string
-	// S3 puts remote data under RemotePrefix of the server's Bucket instead.
+	// S3 puts remote data under RemotePrefix of the server's Bucket instead; a SeaweedFS,
+	// whose role the servers take for the keys that they hand to clients.
 	S3 *Server
 	// SnapshotInterval between KV snapshots; 0 means 5 s.
 	SnapshotInterval time.Duration
@@ -271,6 +272,15 @@ func (f *Fluss) Warehouse() string { return filepath.Join(f.dir, "warehouse") }
 func (f *Fluss) DataDir(n int) string { return filepath.Join(f.nodeDir(node{TabletServer, n}), "data") }
 
 func (f *Fluss) nodeDir(n node) string { return filepath.Join(f.dir, n.String()) }
+
+// ClientClassPath is what a Java client needs beside Fluss's client to read the remote
+// directory; it may be empty.
+func (f *Fluss) ClientClassPath() string {
+	if f.o.S3 == nil {
+		return ""
+	}
+	return classPath(filepath.Join(f.jars, "s3"))
+}
 
 // PID is the process id, 0 when it is not running.
 func (f *Fluss) PID(role Role, n int) int {

@@ -79,6 +79,8 @@ func (f *Fluss) serverConfig(n node) map[string]string {
 		maps.Copy(c, map[string]string{
 			"s3.endpoint": s.Endpoint, "s3.region": s.Region, "s3.path-style-access": "true",
 			"s3.access-key": s.Admin.AccessKeyID, "s3.secret-key": s.Admin.SecretAccessKey.Reveal(),
+			// For what clients read themselves.
+			"s3.assumed.role.arn": s.RoleARN, "s3.assumed.role.sts.endpoint": s.Endpoint,
 		})
 	}
 	if f.o.Lake {

@@ -12,7 +12,8 @@ const tieringHeap = "768m"
 // StartTiering starts Fluss's own Flink job that tiers tables into the lake, in one
 // process: Kill, Restart and Log know it as Tiering. It returns when the process runs;
 // the first lake snapshot of a table follows some seconds after its
-// table.datalake.freshness.
+// table.datalake.freshness. When the job is killed, Fluss gives the tables that it was at
+// work on to another one only two minutes later.
 func (f *Fluss) StartTiering(ctx context.Context) error {
 	if !f.o.Lake {
 		return errors.New("start tiering: the cluster has no lake")

@@ -92,6 +92,9 @@ func Start(ctx context.Context, cluster *env.Fluss, o Options) (*Oracle, error) 
 	if err != nil {
 		return nil, fmt.Errorf("start oracle: %w", err)
 	}
+	if more := cluster.ClientClassPath(); more != "" {
+		classPath += string(os.PathListSeparator) + more
+	}
 	oracle, err := launch(classPath, o.Heap)
 	if err != nil {
 		return nil, fmt.Errorf("start oracle: %w", err)
