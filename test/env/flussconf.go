@@ -95,7 +95,7 @@ func millis(d time.Duration) string { return fmt.Sprintf("%d ms", d.Milliseconds
 func (f *Fluss) addSASL(c map[string]string, n node) {
 	users := loginModule + " required"
 	for _, u := range append(slices.Collect(maps.Values(f.Users)), f.Admin) {
-		users += fmt.Sprintf(" user_%s=%q", u.Name, u.Password.Reveal())
+		users += " user_" + u.Name + `="` + u.Password.Reveal() + `"`
 	}
 	maps.Copy(c, map[string]string{
 		"bind.listeners":                   fmt.Sprintf("INTERNAL://%s, CLIENT://%s", loopback(f.ports[n].internal), loopback(f.ports[n].client)),
