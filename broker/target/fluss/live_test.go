@@ -8,7 +8,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -19,42 +18,45 @@ import (
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
 	"github.com/fluss-sluice/sluice/session"
+	"github.com/fluss-sluice/sluice/test/env"
 )
 
-// live is a running cluster, named by the environment:
-//
-//	SLUICE_FLUSS_BOOTSTRAP  host:port of any of its servers
-//	SLUICE_FLUSS_ZK         host:port of its ZooKeeper
-//	SLUICE_FLUSS_REMOTE     its remote.data.dir, file:///…
-//	SLUICE_FLUSS_CTL        optional: a program that runs "kill9 ts0" and "startone ts0"
+var servers env.Servers
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// live is a driver on a running cluster.
 type live struct {
-	client *client.Client
-	driver *Driver
-	config Config
+	cluster *env.Fluss
+	client  *client.Client
+	driver  *Driver
+	config  Config
 }
 
+// openLive uses the cluster that all tests share.
 func openLive(t *testing.T, change func(*Config)) *live {
 	t.Helper()
-	boot, zoo, remote := os.Getenv("SLUICE_FLUSS_BOOTSTRAP"), os.Getenv("SLUICE_FLUSS_ZK"), os.Getenv("SLUICE_FLUSS_REMOTE")
-	if boot == "" || zoo == "" || remote == "" {
-		t.Skip("no Fluss cluster: SLUICE_FLUSS_BOOTSTRAP, SLUICE_FLUSS_ZK and SLUICE_FLUSS_REMOTE name none")
-	}
-	cl, err := client.Dial(t.Context(), client.Config{Bootstrap: strings.Split(boot, ",")})
+	return openOn(t, servers.Fluss(t, env.FlussOptions{}), change)
+}
+
+func openOn(t *testing.T, cluster *env.Fluss, change func(*Config)) *live {
+	t.Helper()
+	cl, err := client.Dial(t.Context(), client.Config{Bootstrap: []string{cluster.Bootstrap()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { cl.Close() })
-	z, err := zk.New(zk.Config{Servers: strings.Split(zoo, ",")})
+	z, err := zk.New(zk.Config{Servers: []string{cluster.ZooKeeper()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { z.Close() })
-	store, err := local.Open(uriDir(remote), local.Options{})
+	store, err := local.Open(uriDir(cluster.RemoteDir()), local.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	c := Config{Client: cl, Objects: store, RootURI: remote, ZooKeeper: z, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	c := Config{Client: cl, Objects: store, RootURI: cluster.RemoteDir(), ZooKeeper: z, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if change != nil {
 		change(&c)
 	}
@@ -62,7 +64,7 @@ func openLive(t *testing.T, change func(*Config)) *live {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &live{client: cl, driver: d, config: c}
+	return &live{cluster: cluster, client: cl, driver: d, config: c}
 }
 
 func (l *live) table(t *testing.T, table *schema.Table) session.Target {
@@ -171,29 +173,30 @@ func (l *live) snapshots(t *testing.T, tg session.Target) map[int]int64 {
 	return out
 }
 
-func (l *live) ctl(t *testing.T, args ...string) {
+// kill ends a tablet server as a power cut would.
+func (l *live) kill(t *testing.T, n int) {
 	t.Helper()
-	program := os.Getenv("SLUICE_FLUSS_CTL")
-	if program == "" {
-		t.Skip("SLUICE_FLUSS_CTL names no program that kills servers")
+	if err := l.cluster.Kill(env.TabletServer, n); err != nil {
+		t.Fatal(err)
 	}
-	if out, err := exec.CommandContext(t.Context(), program, args...).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %v: %s", args, err, out)
+}
+
+func (l *live) restart(t *testing.T, n int) {
+	t.Helper()
+	if err := l.cluster.Restart(t.Context(), env.TabletServer, n); err != nil {
+		t.Fatal(err)
 	}
 }
 
 func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
-	if os.Getenv("SLUICE_FLUSS_CTL") == "" {
-		t.Skip("SLUICE_FLUSS_CTL names no program that kills servers")
-	}
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), func(c *Config) { c.Missing = BearMissing })
 	whole := l.table(t, newTable(t, 3, false, nil))
 	load(t, l.driver, whole, 1, 1000)
 	born := l.table(t, newTable(t, 2, true, nil))
 	born.Partition = "x"
 	load(t, l.driver, born, 1, 1000)
-	l.ctl(t, "kill9", "ts0")
-	l.ctl(t, "startone", "ts0")
+	l.kill(t, 0)
+	l.restart(t, 0)
 	for _, tg := range []session.Target{whole, born} {
 		l.await(t, tg)
 		sameRows(t, l.client, pathOf(tg), tg.Partition, 1000)
@@ -221,14 +224,7 @@ func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
 }
 
 func TestLiveReplicatedRowsSurviveTheirLeader(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
-	cluster, err := l.client.Cluster(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(cluster.Tablets) < 3 || os.Getenv("SLUICE_FLUSS_CTL") == "" {
-		t.Skip("wants three tablet servers and SLUICE_FLUSS_CTL")
-	}
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{TabletServers: 3}), func(c *Config) { c.Missing = BearMissing })
 	three := map[string]string{"table.replication.factor": "3"}
 	whole := l.table(t, newTable(t, 3, false, three))
 	load(t, l.driver, whole, 1, 1000)
@@ -239,9 +235,7 @@ func TestLiveReplicatedRowsSurviveTheirLeader(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	victim := fmt.Sprintf("ts%d", buckets[0].Leader)
-	l.ctl(t, "kill9", victim)
-	defer l.ctl(t, "startone", victim)
+	l.kill(t, int(buckets[0].Leader))
 	for _, tg := range []session.Target{whole, born} {
 		l.await(t, tg)
 		sameRows(t, l.client, pathOf(tg), tg.Partition, 1000)
