@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -362,4 +363,35 @@ func TestLiveAServerThatFindsAFileMissingIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(err)
+}
+
+// TestLiveLogsOfALakeTableAreMoved: SLUICE_FLUSS_BOOTSTRAP names a cluster with a lake.
+func TestLiveLogsOfALakeTableAreMoved(t *testing.T) {
+	l := openLive(t, nil)
+	path := client.TablePath{Database: "fluss", Table: fmt.Sprintf("lake_%d", time.Now().UnixNano())}
+	table := newTable(t, 3, false, map[string]string{"table.datalake.enabled": "true", "table.datalake.freshness": "2s"})
+	if err := l.client.CreateTable(t.Context(), path, table, client.Refuse); err != nil {
+		t.Skipf("the cluster has no lake: %v", err)
+	}
+	tg := session.Target{Database: path.Database, Table: path.Table}
+	s := load(t, l.driver, tg, 1, 1000)
+	sameRows(t, l.client, path, "", 1000)
+	ends, err := l.client.LogEnds(t.Context(), physicalOf(s), []int32{0, 1, 2})
+	if err != nil || slices.Contains(ends, 0) {
+		t.Errorf("log ends %v, %v", ends, err)
+	}
+	t.Logf("%s: log ends %v", path, ends)
+	if os.Getenv("SLUICE_FLUSS_TIERING") == "" {
+		return // nobody tiers
+	}
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		lake, err := l.client.LatestLakeSnapshot(t.Context(), path)
+		if err == nil {
+			t.Logf("lake snapshot %d: %+v", lake.SnapshotID, lake.Buckets)
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
 }
