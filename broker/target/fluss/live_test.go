@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -392,6 +393,75 @@ func TestLiveLogsOfALakeTableAreMoved(t *testing.T) {
 		}
 		if time.Now().After(deadline) {
 			t.Fatal(err)
+		}
+	}
+}
+
+// noticing is a store that tells when a bucket's journal was written at a step.
+type noticing struct {
+	objstore.Store
+	journal, step string
+	once          sync.Once
+	do            func()
+}
+
+func (s *noticing) Put(ctx context.Context, k string, body io.Reader, o objstore.PutOptions) (objstore.Info, error) {
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	info, err := s.Store.Put(ctx, k, bytes.NewReader(b), o)
+	if k == s.journal && strings.Contains(string(b), `"step":"`+s.step+`"`) {
+		s.once.Do(s.do)
+	}
+	return info, err
+}
+
+// TestLiveServersDieDuringAPublication kills each server behind each step of a bucket;
+// the broker repeats Publish, as its sweeper does.
+func TestLiveServersDieDuringAPublication(t *testing.T) {
+	for _, server := range []string{"cs", "ts0", "zk"} {
+		for _, step := range []string{stepStopping, stepCommitting, stepNotifying} {
+			t.Run(server+" behind "+step, func(t *testing.T) {
+				l := openLive(t, nil)
+				tg := l.table(t, newTable(t, 2, false, nil))
+				s, err := begin(t.Context(), l.driver, newSession(tg, 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				build(t, l.config.Objects, l.driver, s, 200)
+				if err := l.driver.Decide(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				c := l.config
+				started := make(chan struct{})
+				c.Objects = &noticing{Store: c.Objects, journal: journalKey(s, 0), step: step, do: func() {
+					l.ctl(t, "kill9", server)
+					go func() {
+						defer close(started)
+						l.ctl(t, "startone", server)
+					}()
+				}}
+				d, err := Open(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				begun, tries := time.Now(), 0
+				for err = errAgain; err != nil; {
+					tries++
+					if err = d.Publish(t.Context(), s); err != nil {
+						t.Log(err)
+						if time.Since(begun) > 4*time.Minute {
+							t.Fatal("no end after 4 minutes")
+						}
+						time.Sleep(time.Second)
+					}
+				}
+				<-started
+				t.Logf("published after %v, %d tries", time.Since(begun).Round(time.Second), tries)
+				l.await(t, tg)
+				sameRows(t, l.client, pathOf(tg), "", 200)
+			})
 		}
 	}
 }
