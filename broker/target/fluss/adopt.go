@@ -197,17 +197,24 @@ func (a *adoption) commit(ctx context.Context) error {
 	if err := a.d.check(ctx, a.f); err != nil {
 		return err
 	}
-	if fresh := a.fresh; fresh {
-		a.fresh = false
-	} else if there, err := a.awaited(ctx); err != nil {
-		return err
-	} else if there {
-		return a.to(ctx, stepNotifying)
+	if !a.fresh {
+		there, err := a.awaited(ctx)
+		if err != nil {
+			return err
+		}
+		if there {
+			return a.to(ctx, stepNotifying)
+		}
+		a.fresh = true // nothing is under way any more
 	}
 	seat, err := a.seat(ctx)
 	if err != nil {
 		return err
 	}
+	if err := a.stillStopped(ctx, seat); err != nil {
+		return err
+	}
+	a.fresh = false
 	err = a.d.c.Client.Coordinator().CommitKVSnapshot(ctx, a.f.raw, seat.coordinator, seat.leaderEpoch)
 	if err == nil {
 		return a.to(ctx, stepNotifying)
@@ -219,6 +226,24 @@ func (a *adoption) commit(ctx context.Context) error {
 	}
 	a.fresh = refused(err)
 	return a.passing(err)
+}
+
+// stillStopped is for a leader that the coordinator made anew behind the stop, as when
+// its server was restarted: rows that it got since are not registered over.
+func (a *adoption) stillStopped(ctx context.Context, seat seat) error {
+	if a.mode == Restart {
+		return nil
+	}
+	st, err := a.look(ctx, seat)
+	switch {
+	case err != nil:
+		return err
+	case st == foreign:
+		return fmt.Errorf("%w: it was led anew behind the stop; the load's snapshot is not registered", ErrForeignRows)
+	case st == empty:
+		return a.halt(ctx, seat)
+	}
+	return nil
 }
 
 // refused reports whether a request was surely not carried out.

@@ -5,16 +5,13 @@ import (
 	"strings"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
 	"github.com/fluss-sluice/sluice/session"
 )
-
-type protoMessage = proto.Message
 
 func TestBeginRefusesWithAReason(t *testing.T) {
 	for _, row := range []struct {
@@ -102,8 +99,6 @@ func TestMissingTargetsAndReadOnly(t *testing.T) {
 	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("birth of what exists: %v", err)
 	}
-	outdated := newWorld(t, flusstest.Options{}, nil)
-	_ = outdated
 }
 
 func TestTheFenceLetsOneSessionIn(t *testing.T) {
@@ -244,4 +239,84 @@ func (w *world) acls() map[client.ACL]bool {
 		out[r] = true
 	}
 	return out
+}
+
+func TestALostFenceIsDamage(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	s := w.decided(nil)
+	if err := w.store.Delete(t.Context(), fenceKey(s.TableID, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Publish(t.Context(), s); !errors.Is(err, target.ErrDamaged) {
+		t.Error(err)
+	}
+}
+
+func TestATargetThatIsGoneEndsTheSession(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	s := w.built(nil)
+	if err := w.client.DropTable(t.Context(), pathOf(s.Target), client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrEnded) {
+		t.Errorf("decide: %v", err)
+	}
+	if err := w.driver.Abort(t.Context(), s); err != nil {
+		t.Errorf("abort: %v", err)
+	}
+	if f := w.fenceOf(s); f.State != fenceAborted {
+		t.Errorf("the fence is %s", f.State)
+	}
+}
+
+func TestTheCatalogIsReadOnly(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	tg := w.table(3, true, nil)
+	d := w.driver
+	_, createErr := d.CreateTable(t.Context(), "fluss", "x", nil)
+	_, partErr := d.CreatePartition(t.Context(), "fluss", "x", "y")
+	for _, err := range []error{createErr, partErr, d.DropTable(t.Context(), "fluss", "x"), d.DropPartition(t.Context(), "fluss", "x", "y")} {
+		if !errors.Is(err, ErrReadOnly) {
+			t.Error(err)
+		}
+	}
+	got, err := d.GetTable(t.Context(), tg.Database, tg.Table)
+	if err != nil || got.SchemaID != 1 || got.RemoteDir != fakeRoot {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, db := range []string{"", "fluss"} {
+		if list, err := d.ListTables(t.Context(), db); err != nil || len(list) != 1 || list[0].Name != tg.Table {
+			t.Errorf("tables of %q: %v, %v", db, list, err)
+		}
+	}
+	if _, err := d.ListTables(t.Context(), "nope"); !errors.Is(err, session.ErrTargetNotFound) {
+		t.Error(err)
+	}
+	info, err := w.client.TableInfo(t.Context(), pathOf(tg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.CreatePartition(t.Context(), info, "north", client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := d.ListPartitions(t.Context(), tg.Database, tg.Table); err != nil || len(list) != 1 || list[0].Name != "north" {
+		t.Errorf("%v, %v", list, err)
+	}
+	if list, err := d.Schemas(t.Context(), tg.Database, tg.Table); err != nil || len(list) != 1 || !strings.Contains(string(list[0].JSON), "primary_key") {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+func TestServersAndStoreMayWriteFileURIsDifferently(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	for _, uri := range []string{"file:///fluss/remote/kv/x", "file:/fluss/remote/kv/x"} {
+		if k, err := w.driver.Key(uri); err != nil || k != "kv/x" {
+			t.Errorf("%s: %q, %v", uri, k, err)
+		}
+	}
+	for _, uri := range []string{"file:///fluss/remotekv/x", "file:///fluss/remote/../x", "s3://fluss/remote/x", "/fluss/remote/x"} {
+		if k, err := w.driver.Key(uri); err == nil {
+			t.Errorf("%s is key %q", uri, k)
+		}
+	}
 }

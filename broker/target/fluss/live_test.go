@@ -8,7 +8,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -356,4 +358,106 @@ func TestLiveAServerThatFindsAFileMissingIsNoticed(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(err)
+}
+
+// TestLiveLogsOfALakeTableAreMoved lets Fluss's own job tier what was loaded.
+func TestLiveLogsOfALakeTableAreMoved(t *testing.T) {
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{Lake: true}), nil)
+	path := client.TablePath{Database: "fluss", Table: fmt.Sprintf("lake_%d", time.Now().UnixNano())}
+	table := newTable(t, 3, false, map[string]string{"table.datalake.enabled": "true", "table.datalake.freshness": "2s"})
+	if err := l.client.CreateTable(t.Context(), path, table, client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	tg := session.Target{Database: path.Database, Table: path.Table}
+	s := load(t, l.driver, tg, 1, 1000)
+	sameRows(t, l.client, path, "", 1000)
+	ends, err := l.client.LogEnds(t.Context(), physicalOf(s), []int32{0, 1, 2})
+	if err != nil || slices.Contains(ends, 0) {
+		t.Errorf("log ends %v, %v", ends, err)
+	}
+	t.Logf("%s: log ends %v", path, ends)
+	if err := l.cluster.StartTiering(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		lake, err := l.client.LatestLakeSnapshot(t.Context(), path)
+		if err == nil {
+			t.Logf("lake snapshot %d: %+v", lake.SnapshotID, lake.Buckets)
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// noticing is a store that tells when a bucket's journal was written at a step.
+type noticing struct {
+	objstore.Store
+	journal, step string
+	once          sync.Once
+	do            func()
+}
+
+func (s *noticing) Put(ctx context.Context, k string, body io.Reader, o objstore.PutOptions) (objstore.Info, error) {
+	b, err := io.ReadAll(body)
+	if err != nil {
+		return objstore.Info{}, err
+	}
+	info, err := s.Store.Put(ctx, k, bytes.NewReader(b), o)
+	if k == s.journal && strings.Contains(string(b), `"step":"`+s.step+`"`) {
+		s.once.Do(s.do)
+	}
+	return info, err
+}
+
+// TestLiveServersDieDuringAPublication kills each server behind each step of a bucket;
+// the broker repeats Publish, as its sweeper does.
+func TestLiveServersDieDuringAPublication(t *testing.T) {
+	cluster := env.NeedFluss(t, env.FlussOptions{})
+	for _, server := range []env.Role{env.Coordinator, env.TabletServer, env.ZooKeeper} {
+		for _, step := range []string{stepStopping, stepCommitting, stepNotifying} {
+			t.Run(string(server)+" behind "+step, func(t *testing.T) {
+				l := openOn(t, cluster, nil)
+				tg := l.table(t, newTable(t, 2, false, nil))
+				s, err := begin(t.Context(), l.driver, newSession(tg, 1))
+				if err != nil {
+					t.Fatal(err)
+				}
+				build(t, l.config.Objects, l.driver, s, 200)
+				if err := l.driver.Decide(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				c := l.config
+				started := make(chan error, 1)
+				c.Objects = &noticing{Store: c.Objects, journal: journalKey(s, 0), step: step, do: func() {
+					if err := cluster.Kill(server, 0); err != nil {
+						t.Error(err)
+					}
+					go func() { started <- cluster.Restart(t.Context(), server, 0) }()
+				}}
+				d, err := Open(c)
+				if err != nil {
+					t.Fatal(err)
+				}
+				begun, tries := time.Now(), 0
+				for err = errAgain; err != nil; {
+					tries++
+					if err = d.Publish(t.Context(), s); err != nil {
+						t.Log(err)
+						if time.Since(begun) > 4*time.Minute {
+							t.Fatal("no end after 4 minutes")
+						}
+						time.Sleep(time.Second)
+					}
+				}
+				if err := <-started; err != nil {
+					t.Error(err)
+				}
+				t.Logf("published after %v, %d tries", time.Since(begun).Round(time.Second), tries)
+				l.await(t, tg)
+				sameRows(t, l.client, pathOf(tg), "", 200)
+			})
+		}
+	}
 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
@@ -225,6 +227,36 @@ func TestABucketThatGotARowIsNeverAdoptedOverIt(t *testing.T) {
 	})
 }
 
+// TestALeaderThatIsMadeAnewBehindTheStop, as when its server was restarted.
+func TestALeaderThatIsMadeAnewBehindTheStop(t *testing.T) {
+	for _, written := range []bool{false, true} {
+		w := newWorld(t, flusstest.Options{}, nil)
+		s := w.decided(nil)
+		c := w.config
+		c.Objects = &noticing{Store: w.store, journal: journalKey(s, 0), step: stepCommitting, do: func() {
+			k := w.bucket(s, 0)
+			err := w.client.Tablet(k.Leader).NotifyLeaderAndISR(t.Context(), 0, client.LeaderAndISR{Physical: physicalOf(s), Leader: k.Leader, Replicas: k.Replicas, ISR: k.ISR})
+			if err != nil {
+				t.Error(err)
+			}
+			for i := 0; written && w.bucket(s, 0).LogEnd == 0; i++ {
+				w.foreign(s.Target, 1000+i)
+			}
+		}}
+		err := w.open(c).Publish(t.Context(), s)
+		if !written {
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.sameRows(s, 300)
+			continue
+		}
+		if k := w.bucket(s, 0); !errors.Is(err, ErrForeignRows) || len(k.Snapshots) != 0 || k.LogEnd == 0 {
+			t.Errorf("%v; %+v", err, k)
+		}
+	}
+}
+
 func (w *world) sees(s session.Session, i int) {
 	w.t.Helper()
 	table, err := w.client.OpenTable(w.t.Context(), pathOf(s.Target))
@@ -240,7 +272,7 @@ func TestEpochsThatAreNotTrueStopNothing(t *testing.T) {
 	w := newWorld(t, flusstest.Options{Release: client.ReleaseMain}, nil)
 	w.cluster.SetCoordinatorEpoch(3)
 	s := w.decided(nil)
-	w.cluster.Handle(flusspb.APIAdjustIsr, func(*flusstest.Request) (m protoMessage, err error) {
+	w.cluster.Handle(flusspb.APIAdjustIsr, func(*flusstest.Request) (proto.Message, error) {
 		return nil, flusstest.Refuse(client.CodeInvalidCoordinator, "too high")
 	})
 	if err := w.driver.Publish(t.Context(), s); err == nil || !strings.Contains(err.Error(), "too high") {
