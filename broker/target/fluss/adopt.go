@@ -27,8 +27,10 @@ type adoption struct {
 
 	j     *journal
 	f     *files
-	fresh bool // stepCommitting was written by us just now, and surely no commit was sent
-	told  int  // how often the leader was told to restore
+	fresh bool          // stepCommitting was written by us just now, and surely no commit was sent
+	told  int           // how often the leader was told to restore
+	since time.Time     // of the first stop by us
+	away  time.Duration // from it until a leader was told
 }
 
 // maxTold bounds how often a leader is told to restore by one Publish.
@@ -131,6 +133,8 @@ func (a *adoption) begin(ctx context.Context) error {
 	switch {
 	case err != nil:
 		return err
+	case st == stopped: // its server starts just now
+		return fmt.Errorf("%w: %s", errAgain, st)
 	case st != empty:
 		return fmt.Errorf("%w: nothing was done to it; %s", ErrForeignRows, st)
 	}
@@ -173,6 +177,9 @@ func (a *adoption) stop(ctx context.Context) error {
 func (a *adoption) halt(ctx context.Context, seat seat) error {
 	if err := a.confirm(ctx, seat); err != nil {
 		return err
+	}
+	if a.since.IsZero() {
+		a.since = time.Now()
 	}
 	err := a.d.c.Client.Tablet(seat.leader).StopReplica(ctx, seat.coordinator, a.physical.Bucket(a.bucket), seat.leaderEpoch, client.DeleteLocal)
 	return a.passing(err)
@@ -290,6 +297,9 @@ func (a *adoption) notify(ctx context.Context) error {
 		if err := a.settled(ctx); err != nil {
 			return err
 		}
+		if !a.since.IsZero() {
+			a.d.c.Logger.Info("bucket adopted", "session", a.s.ID, "target", a.s.Target.String(), "bucket", a.bucket, "server", seat.leader, "away", a.away)
+		}
 		return a.to(ctx, stepServed)
 	case st == foreign:
 		return fmt.Errorf("%w: the leader came up without the load and was written to; the load's snapshot %d is registered", ErrForeignRows, a.f.m.SnapshotID)
@@ -313,7 +323,8 @@ func (a *adoption) notify(ctx context.Context) error {
 	if err := a.tell(ctx, seat); err != nil {
 		return err
 	}
-	return errAgain
+	a.away = time.Since(a.since)
+	return a.notify(ctx) // looks; maxTold ends it
 }
 
 // restorable proves that a leader that starts now finds the snapshot. One that does not

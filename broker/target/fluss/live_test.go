@@ -368,6 +368,11 @@ func TestLiveLogsOfALakeTableAreMoved(t *testing.T) {
 	if err := l.client.CreateTable(t.Context(), path, table, client.Refuse); err != nil {
 		t.Fatal(err)
 	}
+	defer func() {
+		if err := l.client.DropTable(context.Background(), path, client.Ignore); err != nil {
+			t.Errorf("drop %s: %v", path, err)
+		}
+	}()
 	tg := session.Target{Database: path.Database, Table: path.Table}
 	s := load(t, l.driver, tg, 1, 1000)
 	sameRows(t, l.client, path, "", 1000)

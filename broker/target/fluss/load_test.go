@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -170,13 +171,13 @@ func put(t testing.TB, objects objstore.Store, d *Driver, uri string, content []
 	}
 }
 
-var sessions int
+var sessions atomic.Int64
 
 func newSession(tg session.Target, epoch int64) session.Session {
-	sessions++
+	n := sessions.Add(1)
 	now := time.Now()
 	return session.Session{
-		ID: fmt.Sprintf("00000000-0000-0000-%04d-%012d", sessions, now.UnixNano()%1e12), Target: tg, Epoch: epoch,
+		ID: fmt.Sprintf("00000000-0000-0000-%04d-%012d", n, now.UnixNano()%1e12), Target: tg, Epoch: epoch,
 		Created: now, BuildDeadline: now.Add(24 * time.Hour), HandOver: session.HandOverSame,
 	}
 }
