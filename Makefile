@@ -43,6 +43,11 @@ test-stores-full: ## the store tests, against a Ceph RGW as well (Debian: apt-ge
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench
 
+ROWS ?= 1000000
+REPLICAS ?= 1
+bench-fluss: build ## load ROWS rows into a real Fluss by its Java client and by Sluice (REPLICAS=1 or 3; needs Java and Maven)
+	$(GO) run ./test/benchfluss -bin $(BIN) -rows $(ROWS) -replicas $(REPLICAS)
+
 FUZZTIME ?= 20s
 fuzz: ## fuzz every target for FUZZTIME
 	@set -e; for pkg in $$($(GO) list ./...); do \
