@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
@@ -248,7 +249,7 @@ func (d *Driver) partitionID(ctx context.Context, k string, s session.Session) (
 	}
 	f, err = d.ownFence(ctx, k, s, func(next *fence) error {
 		if next.PartitionID != nil {
-			return errKeep
+			return document.ErrKeep
 		}
 		next.PartitionID = &id
 		return nil
@@ -285,7 +286,7 @@ func (d *Driver) snapshotIDs(ctx context.Context, k string, s session.Session, p
 	}
 	f, err = d.ownFence(ctx, k, s, func(next *fence) error {
 		if next.SnapshotIDs != nil {
-			return errKeep
+			return document.ErrKeep
 		}
 		next.SnapshotIDs, next.PartitionID = ids, p.physical.PartitionID
 		return nil

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -54,7 +55,7 @@ type fence struct {
 
 func decodeFence(b []byte) (*fence, error) {
 	var f fence
-	if err := decode(b, &f, &f.Version); err != nil {
+	if err := document.Decode(b, &f, &f.Version, recordVersion); err != nil {
 		return nil, fmt.Errorf("fence: %w", err)
 	}
 	switch f.State {
@@ -116,7 +117,7 @@ func (d *Driver) swapFence(ctx context.Context, k string, change func(old *fence
 			return nil, err
 		}
 		current = next
-		return encode(next), nil
+		return document.Encode(next), nil
 	})
 	return current, err
 }
@@ -146,7 +147,7 @@ func (d *Driver) begun(old *fence, s session.Session, p *place) (*fence, error) 
 	case old == nil:
 		return next, nil
 	case old.SessionID == s.ID && old.State == fenceBegun:
-		return nil, errKeep
+		return nil, document.ErrKeep
 	case old.SessionID == s.ID && old.State == fenceAborted:
 		return nil, ended(old)
 	case old.SessionID == s.ID:
@@ -209,7 +210,7 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) error {
 	}
 	_, err = d.ownFence(ctx, k, s, func(next *fence) error {
 		if next.State != fenceBegun {
-			return errKeep
+			return document.ErrKeep
 		}
 		next.State = fenceCommitting
 		return nil
@@ -287,7 +288,7 @@ func (d *Driver) Abort(ctx context.Context, s session.Session) error {
 			next.PartitionID, next.SnapshotIDs = old.PartitionID, old.SnapshotIDs
 			return next, nil
 		}
-		return nil, errKeep // aborted before, or another's
+		return nil, document.ErrKeep // aborted before, or another's
 	})
 	return err
 }

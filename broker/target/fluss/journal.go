@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -63,7 +64,7 @@ func (d *Driver) journal(ctx context.Context, s session.Session, bucket int32) (
 
 func decodeJournal(k string, b []byte, s session.Session, bucket int32) (*journal, error) {
 	var j journal
-	if err := decode(b, &j, &j.Version); err != nil {
+	if err := document.Decode(b, &j, &j.Version, recordVersion); err != nil {
 		return nil, fmt.Errorf("%s: %w", k, err)
 	}
 	if _, ok := order[j.Step]; !ok || j.SessionID != s.ID || j.Bucket != bucket {
@@ -82,7 +83,7 @@ func (d *Driver) advance(ctx context.Context, s session.Session, j *journal, ste
 			if j.Step != stepNone {
 				return nil, fmt.Errorf("%s is gone: it said %s", k, j.Step)
 			}
-			return encode(next), nil
+			return document.Encode(next), nil
 		}
 		have, err := decodeJournal(k, old, s, j.Bucket)
 		if err != nil {
@@ -91,7 +92,7 @@ func (d *Driver) advance(ctx context.Context, s session.Session, j *journal, ste
 		if have.Step != j.Step {
 			return nil, fmt.Errorf("%w: it is at %s, we were at %s", errPassed, have.Step, j.Step)
 		}
-		return encode(next), nil
+		return document.Encode(next), nil
 	})
 	if err == nil {
 		*j = next

@@ -48,12 +48,15 @@ func (d *Driver) leaderAndISR(ctx context.Context, p client.Physical, bucket int
 	return l, nil
 }
 
+// maxIncrements bounds how often a lost compare-and-set is tried again.
+const maxIncrements = 64
+
 // draw takes the next value of a counter of the cluster: 8 bytes, big endian, of the
 // next one to give out; a missing node is 0. A draw whose answer was lost leaves a gap,
 // which is harmless. The counter's parent is never made: an empty node where a table's
 // should be keeps a coordinator from starting.
 func (d *Driver) draw(ctx context.Context, path string) (int64, error) {
-	for range maxSwaps {
+	for range maxIncrements {
 		b, version, err := d.c.ZooKeeper.Get(ctx, path)
 		next := make([]byte, 8)
 		switch {
@@ -77,7 +80,7 @@ func (d *Driver) draw(ctx context.Context, path string) (int64, error) {
 		}
 		return 0, err
 	}
-	return 0, fmt.Errorf("counter %s: %w, %d times in a row", path, zk.ErrVersion, maxSwaps)
+	return 0, fmt.Errorf("counter %s: %w, %d times in a row", path, zk.ErrVersion, maxIncrements)
 }
 
 // registered lists the snapshot ids of a bucket that ZooKeeper knows.

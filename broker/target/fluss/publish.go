@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/session"
@@ -38,7 +39,7 @@ func (d *Driver) Publish(ctx context.Context, s session.Session) error {
 	}
 	_, err = d.ownFence(ctx, k, s, func(next *fence) error {
 		if next.State == fenceCommitted {
-			return errKeep
+			return document.ErrKeep
 		}
 		next.State = fenceCommitted
 		return nil
