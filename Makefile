@@ -1,6 +1,6 @@
 # The two commands a new user needs are `make demo` and `make test`. Both need Go
 # and make only; everything builds without a C compiler. `make demo-s3` needs
-# python3 and pip as well.
+# python3 and pip as well, `make demo-fluss` Java and Maven.
 
 export CGO_ENABLED ?= 0
 GO      ?= go
@@ -8,7 +8,7 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build demo demo-s3 test test-race test-stores-full bench lint fuzz clean help
+.PHONY: all build demo demo-s3 demo-fluss test test-race test-stores-full bench lint fuzz clean help
 
 all: build
 
@@ -23,6 +23,9 @@ demo: build ## load 135,233 places through a real sluiced and read them back (DE
 
 demo-s3: build ## the same on an S3 server that it installs, starts and stops, by gateway, sign and sts (needs python3 and pip)
 	$(GO) run ./test/demo -s3 -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
+
+demo-fluss: build ## the same into a Fluss cluster that it installs, starts and stops (needs Java 17 and Maven)
+	$(GO) run ./test/demo -fluss -bin $(BIN) -input test/testdata/cities/cities.csv.gz -dir "$(DEMO_DIR)" $(if $(KEEP),-keep)
 
 # Prints one line per package, and at the end every skipped test with its reason.
 GOTESTSUM   := $(GO) run gotest.tools/gotestsum@v1.13.0 --format pkgname-and-test-fails
@@ -39,6 +42,11 @@ test-stores-full: ## the store tests, against a Ceph RGW as well (Debian: apt-ge
 
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench
+
+ROWS ?= 1000000
+REPLICAS ?= 1
+bench-fluss: build ## load ROWS rows into a real Fluss by its Java client and by Sluice (REPLICAS=1 or 3; needs Java and Maven)
+	$(GO) run ./test/benchfluss -bin $(BIN) -rows $(ROWS) -replicas $(REPLICAS)
 
 FUZZTIME ?= 20s
 fuzz: ## fuzz every target for FUZZTIME

@@ -374,6 +374,44 @@ func TestKeysThatRaceAnEndAreDropped(t *testing.T) {
 	}
 }
 
+// Nobody asks for keys at that moment: what the vendor keeps is forgotten all the same.
+func TestEveryEndForgetsKeys(t *testing.T) {
+	for name, end := range map[string]func(w *world, s session.Session, issued Issued) error{
+		"commit": func(w *world, s session.Session, _ Issued) error {
+			ref := w.build(s, 10).store()
+			_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+			return err
+		},
+		"a commit that is refused": func(w *world, s session.Session, _ Issued) error {
+			ref := session.ManifestRef{Path: s.Plan.ManifestPath, Length: 1, SHA256: hexSum(nil)}
+			_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+			if errors.Is(err, session.ErrInvalidManifest) {
+				return nil
+			}
+			return fmt.Errorf("not refused: %w", err)
+		},
+		"abort": func(w *world, s session.Session, _ Issued) error {
+			_, err := w.Abort(ctx, alice, s.ID, s.Epoch)
+			return err
+		},
+		"revocation": func(w *world, _ session.Session, issued Issued) error { return w.Revoke(ctx, bob, issued.Token) },
+	} {
+		w, v := openKeys(t, session.HandOverCopy)
+		w.table("places")
+		s := w.begin("one")
+		bearer, issued := w.token(bob, s, "bucket:1:write")
+		if _, err := w.Credentials(ctx, bearer, CredentialRequest{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := end(w, s, issued); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if v.forgotten[s.ID] == 0 {
+			t.Errorf("%s: the vendor still has the keys", name)
+		}
+	}
+}
+
 // Another worker's token is revoked while this one's keys are made.
 func TestARevocationDoesNotTakeOthersKeys(t *testing.T) {
 	w, v := openKeys(t, session.HandOverCopy)
@@ -496,7 +534,7 @@ func TestRoundingNeverShortensALife(t *testing.T) {
 		v.extra = extra
 		got := w.keys(bob, s, "bucket:1:write")
 		k := w.state(s.ID).KeysAliveUntil
-		if k.Before(got.AliveUntil) || k.Sub(got.AliveUntil) >= keysGrid {
+		if k.Before(got.AliveUntil) || k.Sub(got.AliveUntil) >= keysGrid || !k.Equal(k.Truncate(keysGrid)) {
 			t.Errorf("+%v: alive until %v, counted until %v", extra, got.AliveUntil, k)
 		}
 	}

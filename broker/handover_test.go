@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -295,8 +296,8 @@ func TestACommitThatWaitsHoldsNoSlotAndKeepsNobodyBusy(t *testing.T) {
 	if !strings.Contains(err.Error(), "frozen") {
 		t.Errorf("%v", err)
 	}
-	reads := 0
-	w.objects.Store = &spied{Store: w.objects.Store, before: func(string, string) { reads++ }}
+	var reads atomic.Int64
+	w.objects.Store = &spied{Store: w.objects.Store, before: func(string, string) { reads.Add(1) }}
 	version := w.state(s.ID).Version
 	for range 100 {
 		w.sweep(ctx)
@@ -305,8 +306,8 @@ func TestACommitThatWaitsHoldsNoSlotAndKeepsNobodyBusy(t *testing.T) {
 		}
 	}
 	w.running.Wait()
-	if reads > 0 || w.state(s.ID).Version != version {
-		t.Errorf("%d reads of the warehouse, version %d became %d", reads, version, w.state(s.ID).Version)
+	if n := reads.Load(); n > 0 || w.state(s.ID).Version != version {
+		t.Errorf("%d reads of the warehouse, version %d became %d", n, version, w.state(s.ID).Version)
 	}
 	// One without keys goes past it.
 	w.table("others")
@@ -597,6 +598,30 @@ func TestWhatValidationRefusedIsCopiedAnew(t *testing.T) {
 	all := int64(l.objects())
 	if !slices.Equal(told.objects, []int64{all - 1, all}) {
 		t.Errorf("copied %v objects, there are %d", told.objects, all)
+	}
+}
+
+// A worker swaps a small file for a huge one, before or after its size is looked at.
+func TestNothingLargerIsCopiedThanWasDeclared(t *testing.T) {
+	for op, says := range map[string]string{"head": "declared", "copy": "changed after"} {
+		w, _ := openKeys(t, session.HandOverCopy)
+		w.table("places")
+		s := w.begin("one")
+		l := w.build(s, 30)
+		ref := l.store()
+		k := w.keys(bob, s, "bucket:1:write")
+		reached := w.spy(op, "/data/1/snap-0"+base(l.sst().Path), func() {
+			if err := k.put(l.staged(l.sst().Path), make([]byte, 1<<20)); err != nil {
+				t.Error(err)
+			}
+		})
+		_, err := w.Commit(ctx, alice, s.ID, s.Epoch, &ref)
+		if !reached.Load() || !errors.Is(err, session.ErrInvalidManifest) || !strings.Contains(err.Error(), says) {
+			t.Errorf("before %s: %v", op, err)
+		}
+		if n := len(w.content(l.sst().Path)); n > 0 {
+			t.Errorf("before %s: %d bytes were copied", op, n)
+		}
 	}
 }
 

@@ -176,11 +176,14 @@ func (c *canary) objects(f *fake) {
 
 // tourOfALoad drives a load through success and failure of every kind and hands all
 // that becomes visible to look.
-func tourOfALoad(t *testing.T, f *fake, rows [][]row.Value, look *canary) {
+func tourOfALoad(t *testing.T, f *fake, rows [][]row.Value, look *canary, way builder.Credentials) {
 	f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 		next(w, r)
 	})
 	fail := func(path, method string, status int, code string) {
+		if strings.HasPrefix(path, "/v1/objects/") {
+			f.locked(func() { f.storeFault = fmt.Errorf("%d %s", status, code) })
+		}
 		f.hook(func(w http.ResponseWriter, r *http.Request, next http.HandlerFunc) {
 			if strings.HasPrefix(r.URL.Path, path) && r.Method == method {
 				_, _ = io.Copy(io.Discard, r.Body)
@@ -190,9 +193,13 @@ func tourOfALoad(t *testing.T, f *fake, rows [][]row.Value, look *canary) {
 			next(w, r)
 		})
 	}
-	heal := func() { f.hook(nil) }
+	heal := func() {
+		f.locked(func() { f.storeFault = nil })
+		f.hook(nil)
+	}
 	var events []any
 	c := f.connect(func(c *builder.Config) {
+		c.Credentials, c.KeyStore = way, f.openKeyed
 		c.Events = builder.Events{
 			Progress:       func(p builder.Progress) { events = append(events, p) },
 			Uploaded:       func(u builder.Upload) { events = append(events, u) },
@@ -211,6 +218,12 @@ func tourOfALoad(t *testing.T, f *fake, rows [][]row.Value, look *canary) {
 	_, err := c.Open(t.Context(), bc, o)
 	look.err("a denied Open", err)
 	heal()
+	if way == builder.STS {
+		fail("/v1/sessions/"+loadID+"/credentials", "GET", 403, v1.CodeDenied)
+		_, err = c.Open(t.Context(), bc, o)
+		look.err("an Open whose keys are denied", err)
+		heal()
+	}
 	s, err := c.Open(t.Context(), bc, o)
 	must(t, err)
 	look.live("the session", s)
@@ -273,24 +286,31 @@ func tourOfALoad(t *testing.T, f *fake, rows [][]row.Value, look *canary) {
 	look.objects(f)
 }
 
-// TestNoSecretIsWrittenAnywhere plants an identity token and every session token, and
-// searches all that a load leaves behind or shows.
+// TestNoSecretIsWrittenAnywhere plants an identity token, every session token and
+// every key of the store, and searches all that a load leaves behind or shows.
 func TestNoSecretIsWrittenAnywhere(t *testing.T) {
-	f := newFake(t, fakeTable(t, 2, nil), "")
-	var log bytes.Buffer
-	old := slog.Default()
-	slog.SetDefault(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
-	defer slog.SetDefault(old)
+	for way, least := range map[builder.Credentials]int{builder.Gateway: 5, builder.STS: 15} {
+		t.Run(string(way), func(t *testing.T) {
+			f := newFake(t, fakeTable(t, 2, nil), "")
+			if way == builder.STS {
+				f.staged()
+			}
+			var debug bytes.Buffer
+			old := slog.Default()
+			slog.SetDefault(slog.New(slog.NewTextHandler(&debug, &slog.HandlerOptions{Level: slog.LevelDebug})))
+			defer slog.SetDefault(old)
 
-	// The tokens are made during the tour: search for their common part.
-	look := newCanary(t, []string{f.identity.Reveal(), "session-CANARY-", "identity-CANARY-"})
-	tourOfALoad(t, f, inputRows(3000), look)
-	look.search("the log", log.Bytes())
-	for _, s := range look.found {
-		t.Error(s)
-	}
-	if f.secretCount() < 5 {
-		t.Errorf("only %d secrets were in use", f.secretCount())
+			// The tokens and keys are made during the tour: search for their common parts.
+			look := newCanary(t, []string{f.identity.Reveal(), "session-CANARY-", "identity-CANARY-", "keysecret-CANARY-", "keysession-CANARY-"})
+			tourOfALoad(t, f, inputRows(3000), look, way)
+			look.search("the log", debug.Bytes())
+			for _, s := range look.found {
+				t.Error(s)
+			}
+			if f.secretCount() < least {
+				t.Errorf("only %d secrets were in use", f.secretCount())
+			}
+		})
 	}
 }
 

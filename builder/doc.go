@@ -34,6 +34,14 @@
 //     table's columns are now: values written under an older schema are mapped by
 //     column id.
 //
+// # Ways to the object store
+//
+// Objects go through the broker (Gateway), or directly to the store: with each request
+// signed by the broker (Sign), or with keys that it vends for the session's buckets
+// and that are refreshed while the build runs (STS; package s3keys has the client).
+// Where files go is the plan's decision in every way: under hand-over copy they are
+// uploaded to a staging root and described as they will lie in the final one.
+//
 // # Failure
 //
 // After an error of Commit whose outcome is unknown, repeat Commit; never Abort.

@@ -50,7 +50,12 @@ type fake struct {
 	secrets   []string // everything that must never be written anywhere
 	tokenTTL  time.Duration
 	commits   int
-	slow      int // answers of Commit that are still COMMITTING
+	vended    map[string]vendedSet // by access key id
+	keyTTL    time.Duration
+	noKeys    bool // none are vended
+
+	storeFault error // of requests with keys
+	slow       int   // answers of Commit that are still COMMITTING
 }
 
 // interceptor may answer a request instead of next, or before or after it.
@@ -59,6 +64,13 @@ type interceptor func(w http.ResponseWriter, r *http.Request, next http.HandlerF
 type issued struct {
 	scope   string
 	expires time.Time
+}
+
+// vendedSet is one set of keys, which opens one location.
+type vendedSet struct {
+	secret, session string
+	location        v1.KeyLocation
+	expires         time.Time
 }
 
 const loadID = "0c6f2b0e-51a5-4c43-9a4d-d0a3c3f3f6aa"
@@ -85,6 +97,7 @@ func newFake(t testing.TB, table *schema.Table, partition string) *fake {
 	t.Helper()
 	f := &fake{
 		t: t, root: "mem://warehouse/root", objects: map[string][]byte{}, tokens: map[string]issued{}, tokenTTL: 10 * time.Minute,
+		vended: map[string]vendedSet{}, keyTTL: 10 * time.Minute,
 	}
 	f.identity = f.newSecret("identity")
 	desc := table.AppendJSON(nil)
@@ -155,6 +168,10 @@ func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	if strings.HasSuffix(path, "/credentials") {
+		f.credentials(w, r)
+		return
+	}
 	if path != "/v1/token" && bearer(r) != f.identity.Reveal() {
 		problem(w, 401, v1.CodeUnauthenticated, "who are you")
 		return
@@ -368,7 +385,7 @@ func (f *fake) lookUp(ref v1.ObjectRef) ([]byte, error) {
 
 func (f *fake) validateBucket(b int, ref v1.ObjectRef) error {
 	plan := f.context.Plan
-	if ref.Path != layout.MetadataPath(plan.FinalRoot, b, f.context.SnapshotIDs[b]) {
+	if ref.Path != layout.MetadataPath(plan.UploadRoot, b, f.context.SnapshotIDs[b]) {
 		return fmt.Errorf("path %s", ref.Path)
 	}
 	body, err := f.lookUp(ref)
@@ -382,8 +399,15 @@ func (f *fake) validateBucket(b int, ref v1.ObjectRef) error {
 	if m.TableID != 7 || m.BucketID != b || m.SnapshotID != f.context.SnapshotIDs[b] || m.Location != layout.SnapshotDir(plan.FinalRoot, b, m.SnapshotID) {
 		return fmt.Errorf("metadata %+v", m)
 	}
+	// Files are described where they will lie; hand-over copy brings them there.
+	final := f.keyOf(m.Location)
+	upload := f.keyOf(layout.SnapshotDir(plan.UploadRoot, b, m.SnapshotID))
+	f.objects[final+"/_METADATA"] = body
 	for _, file := range m.Private {
-		content, ok := f.objects[f.keyOf(file.Path)]
+		content, ok := f.objects[upload+strings.TrimPrefix(f.keyOf(file.Path), final)]
+		if ok {
+			f.objects[f.keyOf(file.Path)] = content
+		}
 		if !ok || int64(len(content)) != file.Size {
 			return fmt.Errorf("file %s is missing or of another size", file.Path)
 		}

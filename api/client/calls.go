@@ -62,13 +62,14 @@ func (c *Client) Heartbeat(ctx context.Context, id string, epoch int64) (*v1.Ses
 
 // Commit freezes a manifest, commits and publishes it, and waits for the outcome,
 // however long validation takes: ctx bounds it. A repeat gives the same answer;
-// after an error whose outcome is unknown call it again, never Abort.
+// after an error whose outcome is unknown call it again, never Abort. A client that
+// never repeats (Retry.Attempts 1) does not wait either.
 func (c *Client) Commit(ctx context.Context, id string, req v1.CommitRequest) (*v1.Session, error) {
 	for {
 		out := new(v1.Session)
 		err := c.do(ctx, call{method: http.MethodPost, path: sessionPath(id, "/commit"), in: req, out: out, repeat: true})
 		var e *Error
-		if err == nil || !errors.As(err, &e) || e.Problem.Code != v1.CodeTimeout && e.Problem.Code != v1.CodeBusy {
+		if err == nil || c.retry.Attempts == 1 || !errors.As(err, &e) || e.Problem.Code != v1.CodeTimeout && e.Problem.Code != v1.CodeBusy {
 			return out, err
 		}
 		if c.sleep(ctx, max(e.RetryAfter, c.retry.MinDelay)) != nil {

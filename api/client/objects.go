@@ -38,6 +38,8 @@ type way interface {
 	digest(h http.Header) string
 	// needsDigest says that a PUT must know its content's SHA-256.
 	needsDigest() bool
+	// maxPut is the size of the largest object, in bytes; 0 = the server says.
+	maxPut() int64
 }
 
 var (
@@ -82,6 +84,9 @@ func (o *Objects) Put(ctx context.Context, key string, body io.Reader, opt objst
 	}
 	if opt.MaxSize > 0 && opt.Size > opt.MaxSize {
 		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, at most %d", key, objstore.ErrTooLarge, opt.Size, opt.MaxSize)
+	}
+	if most := o.way.maxPut(); most > 0 && opt.Size > most {
+		return objstore.Info{}, fmt.Errorf("put %s: %w: %d bytes, and one signed request holds %d: send it with keys of the store or through the gateway", key, objstore.ErrTooLarge, opt.Size, most)
 	}
 	start, seeker := position(body)
 	if opt.SHA256 == "" && o.way.needsDigest() {
@@ -170,13 +175,17 @@ func position(body io.Reader) (int64, io.Seeker) {
 }
 
 func (o *Objects) putOnce(ctx context.Context, key string, body io.Reader, opt objstore.PutOptions) (objstore.Info, error) {
-	counted := newCountingReader(body)
+	counted := newCountingReader(body, opt.Size)
 	req, err := o.way.request(ctx, http.MethodPut, key, counted)
 	if err != nil {
 		return objstore.Info{}, err
 	}
 	req.ContentLength = opt.Size
 	if opt.Size == 0 {
+		_, _ = io.ReadFull(counted, make([]byte, 1)) // fault has the error
+		if err := counted.fault(0); err != nil {
+			return objstore.Info{}, fmt.Errorf("put %s: %w", key, err)
+		}
 		req.Body = http.NoBody
 	}
 	if opt.Size > expectContinue {
@@ -354,6 +363,8 @@ func (g *gatewayWay) digest(h http.Header) string { return h.Get(v1.HeaderConten
 
 func (g *gatewayWay) needsDigest() bool { return false }
 
+func (g *gatewayWay) maxPut() int64 { return 0 }
+
 // objectPath escapes a key segment by segment.
 func objectPath(key string) (string, error) {
 	if err := objstore.CheckKey(key); err != nil {
@@ -395,20 +406,32 @@ func (o *Objects) infoOf(key string, h http.Header, size int64) objstore.Info {
 
 // countingReader watches a body being sent. It hides the caller's Close and type:
 // the caller owns the body, and net/http must take the length from us.
+//
+// It looks one byte behind the announced end before it gives the last byte away:
+// net/http looks there, too, but may do so after the server has stored what it got.
 type countingReader struct {
 	r      io.Reader
+	size   int64
 	n      int64
 	err    error // what the body's Read returned last
 	once   sync.Once
 	closed chan struct{}
 }
 
-func newCountingReader(r io.Reader) *countingReader {
-	return &countingReader{r: r, closed: make(chan struct{})}
+func newCountingReader(r io.Reader, size int64) *countingReader {
+	return &countingReader{r: r, size: size, closed: make(chan struct{})}
 }
 
 func (c *countingReader) Read(p []byte) (int, error) {
 	n, err := c.r.Read(p)
+	if n > 0 && err == nil && c.n+int64(n) >= c.size {
+		var more [1]byte
+		var m int
+		if m, err = io.ReadFull(c.r, more[:]); m > 0 {
+			c.n = c.size + 1
+			return 0, objstore.ErrSize
+		}
+	}
 	c.n += int64(n)
 	c.err = err
 	return n, err

@@ -122,6 +122,8 @@ func TestBodiesThatCannotBeSentFailAtOnce(t *testing.T) {
 		"a body that breaks":         {io.MultiReader(strings.NewReader("ab"), iotest.ErrReader(broken)), objstore.PutOptions{Size: 5, HasSize: true}, broken},
 		"a body shorter than said":   {strings.NewReader("abc"), objstore.PutOptions{Size: 5, HasSize: true}, objstore.ErrSize},
 		"a body longer than said":    {strings.NewReader("abcdef"), objstore.PutOptions{Size: 5, HasSize: true}, objstore.ErrSize},
+		"a body, none was said":      {strings.NewReader("a"), objstore.PutOptions{HasSize: true}, objstore.ErrSize},
+		"a stream longer than said":  {unseekable("abcdef"), objstore.PutOptions{Size: 5, HasSize: true}, objstore.ErrSize},
 		"a body longer than allowed": {strings.NewReader("abcdef"), objstore.PutOptions{MaxSize: 5}, objstore.ErrTooLarge},
 		"a stream of unknown size":   {unseekable(long), objstore.PutOptions{}, nil},
 	} {

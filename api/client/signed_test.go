@@ -199,3 +199,11 @@ func TestARefusedTokenIsReplacedOnceWhenSigning(t *testing.T) {
 		t.Errorf("%v, dropped %d", err, ts.dropped)
 	}
 }
+
+func TestAnObjectBeyondOneSignedRequestIsRefusedBeforeItIsSent(t *testing.T) {
+	o, _ := signedObjects(t) // any request fails
+	_, err := o.Put(t.Context(), "a", strings.NewReader(""), objstore.PutOptions{Size: 5<<30 + 1, HasSize: true, SHA256: emptySHA256})
+	if !errors.Is(err, objstore.ErrTooLarge) || !strings.Contains(err.Error(), "gateway") {
+		t.Errorf("%v", err)
+	}
+}

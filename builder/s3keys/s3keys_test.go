@@ -9,6 +9,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"sync"
@@ -343,3 +346,56 @@ func TestNoSecretIsInAnError(t *testing.T) {
 		t.Error("a secret in a printed store or answer")
 	}
 }
+
+// TestAStoreThatRepeatsWhatItWasSent is not repeated in turn, nor does anything log
+// the requests.
+func TestAStoreThatRepeatsWhatItWasSent(t *testing.T) {
+	var log bytes.Buffer
+	old := slog.Default()
+	slog.SetDefault(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})))
+	defer slog.SetDefault(old)
+	sent := 0
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent++
+		_, _ = io.Copy(io.Discard, r.Body)
+		var text strings.Builder
+		for name, values := range r.Header {
+			fmt.Fprintf(&text, "%s: %s; ", name, values)
+		}
+		w.Header().Set("X-Amz-Request-Id", "R1")
+		w.WriteHeader(http.StatusForbidden)
+		fmt.Fprintf(w, "<Error><Code>AccessDenied</Code><Message>%s %s</Message></Error>", r.URL.String(), text.String())
+	}))
+	defer echo.Close()
+	const secret, session = "secret-CANARY-XYZ", "session-CANARY-XYZ"
+	keys := fixed{&client.Credentials{Region: "r", Endpoint: echo.URL, PathStyle: true, ExpiresAt: time.Now().Add(time.Hour), RefreshAt: time.Now().Add(time.Hour),
+		Keys: []client.Keys{{Locations: []v1.KeyLocation{{URI: "s3://lake/wh/t", Access: v1.AccessWrite}}, AccessKeyID: "AK", ExpiresAt: time.Now().Add(time.Hour),
+			SecretAccessKey: credential.New(secret), SessionToken: credential.New(session)}}}}
+	s, err := s3keys.Open(keys, "s3://lake/wh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	_, _, getErr := s.Get(t.Context(), "t/a", 0, -1)
+	_, headErr := s.Head(t.Context(), "t/a")
+	large := &steps{size: 9 << 20}
+	_, largeErr := s.Put(t.Context(), "t/b", large, objstore.PutOptions{Size: large.size, HasSize: true})
+	for what, err := range map[string]error{"put": put(t, s, "t/a", []byte("x")), "put in parts": largeErr, "get": getErr, "head": headErr} {
+		if !errors.Is(err, s3.ErrDenied) || !strings.Contains(err.Error(), "R1") {
+			t.Errorf("%s: %v", what, err)
+		}
+		for _, bad := range []string{"CANARY", "Signature", "Credential="} {
+			if text := fmt.Sprintf("%v %+v %#v", err, err, err) + log.String(); strings.Contains(text, bad) {
+				t.Errorf("%s shows %s: %s", what, bad, text)
+			}
+		}
+	}
+	if sent < 4 {
+		t.Errorf("%d requests were sent", sent)
+	}
+}
+
+type fixed struct{ c *client.Credentials }
+
+func (f fixed) Current(context.Context) (*client.Credentials, error) { return f.c, nil }
+func (f fixed) Invalidate(string)                                    {}

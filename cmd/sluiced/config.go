@@ -111,8 +111,11 @@ type limitsConfig struct {
 	SweepInterval        time.Duration `yaml:"sweep_interval"`
 }
 
+// targetConfig is a warehouse; or, when fluss has a bootstrap, a live cluster whose
+// remote directory is what directory says.
 type targetConfig struct {
 	Directory directoryConfig `yaml:"directory"`
+	Fluss     flussConfig     `yaml:"fluss,omitempty"`
 }
 
 type auditConfig struct {
@@ -216,7 +219,7 @@ func (c *config) complete() {
 		c.Issuer.URL = c.PublicURL
 	}
 	if c.DataDir != "" {
-		if c.Target.Directory.Root == "" {
+		if c.Target.Directory.Root == "" && !c.Target.live() {
 			c.Target.Directory.Root = filepath.Join(c.DataDir, "warehouse")
 		}
 		if c.Audit.File == "" {
@@ -271,6 +274,7 @@ func (c *config) check() error {
 		bad("limits", "%v", err)
 	}
 	c.Target.Directory.check(bad)
+	c.Target.checkFluss(bad)
 	c.Credentials.Sign.check(c.Target.Directory, bad)
 	c.Credentials.STS.check(c.Target.Directory, bad)
 	for key, v := range c.positive() {

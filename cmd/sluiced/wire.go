@@ -17,7 +17,6 @@ import (
 	"github.com/fluss-sluice/sluice/api/authn"
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/audit"
-	"github.com/fluss-sluice/sluice/broker/target/directory"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -118,7 +117,7 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 		return nil, err
 	}
 	s.onClose(objects.Close)
-	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: c.Target.Directory.URI})
+	driver, err := s.openDriver(ctx, c, objects, log)
 	if err != nil {
 		return nil, err
 	}

@@ -16,16 +16,17 @@ import (
 	"github.com/fluss-sluice/sluice/fluss/key"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
+	"github.com/fluss-sluice/sluice/test/env"
 )
 
-// dialLive connects to the running cluster that SLUICE_FLUSS_BOOTSTRAP names.
+var servers env.Servers
+
+func TestMain(m *testing.M) { os.Exit(servers.Run(m)) }
+
+// dialLive connects to the cluster that the tests share.
 func dialLive(t *testing.T) *client.Client {
 	t.Helper()
-	boot := os.Getenv("SLUICE_FLUSS_BOOTSTRAP")
-	if boot == "" {
-		t.Skip("no Fluss cluster: SLUICE_FLUSS_BOOTSTRAP names none (host:port of any of its servers)")
-	}
-	c, err := client.Dial(t.Context(), client.Config{Bootstrap: strings.Split(boot, ",")})
+	c, err := client.Dial(t.Context(), client.Config{Bootstrap: []string{servers.Fluss(t, env.FlussOptions{}).Bootstrap()}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,21 +476,19 @@ func copySnapshot(t *testing.T, m client.KVSnapshotMetadata, p client.Physical) 
 // TestLiveSASLAndAccessRules needs a cluster with an authorizer, whose listener asks for
 // SASL/PLAIN: SLUICE_FLUSS_SASL=host:port,superuser,password,user,password.
 func TestLiveSASLAndAccessRules(t *testing.T) {
-	parts := strings.Split(os.Getenv("SLUICE_FLUSS_SASL"), ",")
-	if len(parts) != 5 {
-		t.Skip("no Fluss cluster with SASL: SLUICE_FLUSS_SASL names none (host:port,superuser,password,user,password)")
+	cluster := env.NeedFluss(t, env.FlussOptions{SASL: true, Authorizer: true, Users: []string{"bob"}})
+	boot := []string{cluster.Bootstrap()}
+	as := func(u env.FlussUser, suffix string) (*client.Client, error) {
+		return client.Dial(t.Context(), client.Config{Bootstrap: boot, SASL: client.Password(u.Name, u.Password.Reveal()+suffix)})
 	}
-	as := func(user, password string) (*client.Client, error) {
-		return client.Dial(t.Context(), client.Config{Bootstrap: parts[:1], SASL: client.Password(user, password)})
-	}
-	_, err := as(parts[1], parts[2]+"x")
+	_, err := as(cluster.Admin, "x")
 	wantCode(t, "a wrong password", err, client.CodeAuthentication)
-	_, err = client.Dial(t.Context(), client.Config{Bootstrap: parts[:1]})
+	_, err = client.Dial(t.Context(), client.Config{Bootstrap: boot})
 	wantCode(t, "no user", err, client.CodeAuthentication)
 
-	admin := must[*client.Client](t)(as(parts[1], parts[2]))
+	admin := must[*client.Client](t)(as(cluster.Admin, ""))
 	t.Cleanup(func() { admin.Close() })
-	user := must[*client.Client](t)(as(parts[3], parts[4]))
+	user := must[*client.Client](t)(as(cluster.Users["bob"], ""))
 	t.Cleanup(func() { user.Close() })
 	ctx := t.Context()
 	path := makeTable(t, admin, 3, nil, []string{"id"}, column("id", "INT"), column("name", "STRING"))
@@ -503,7 +502,7 @@ func TestLiveSASLAndAccessRules(t *testing.T) {
 	wantCode(t, "its place", err, client.CodeTableNotExist)
 
 	read := client.ACL{
-		ResourceName: path.String(), Resource: client.TableResource, PrincipalName: parts[3], PrincipalType: "User",
+		ResourceName: path.String(), Resource: client.TableResource, PrincipalName: "bob", PrincipalType: "User",
 		Host: "*", Operation: client.OpRead, Permission: client.Allow,
 	}
 	for range 2 { // the second time it exists
@@ -629,21 +628,21 @@ func testPrefixLookup(t *testing.T, c *client.Client) {
 	}
 }
 
-// TestLiveLakeSnapshots needs tables that a tiering job has brought into a lake:
-// SLUICE_FLUSS_LAKE=host:port,database.table,… with at least one table.
+// TestLiveLakeSnapshots looks at a table that Fluss's own job brings into Paimon.
 func TestLiveLakeSnapshots(t *testing.T) {
-	parts := strings.Split(os.Getenv("SLUICE_FLUSS_LAKE"), ",")
-	if len(parts) < 2 {
-		t.Skip("no Fluss cluster with a lake: SLUICE_FLUSS_LAKE names none (host:port,database.table,…)")
-	}
-	c, err := client.Dial(t.Context(), client.Config{Bootstrap: parts[:1]})
+	cluster := env.NeedFluss(t, env.FlussOptions{Lake: true})
+	c, err := client.Dial(t.Context(), client.Config{Bootstrap: []string{cluster.Bootstrap()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
+	path := lakeTable(t, c)
+	if err := cluster.StartTiering(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	tiered(t, c, path)
 	ctx := t.Context()
-	for _, name := range parts[1:] {
-		path := must[client.TablePath](t)(client.ParseTablePath(name))
+	{
 		info := must[*client.TableInfo](t)(c.TableInfo(ctx, path))
 		latest := must[client.LakeSnapshot](t)(c.LatestLakeSnapshot(ctx, path))
 		if latest.TableID != info.ID || len(latest.Buckets) == 0 {
@@ -669,6 +668,41 @@ func TestLiveLakeSnapshots(t *testing.T) {
 		t.Logf("%s: lake snapshot %d, %v", path, latest.SnapshotID, offsets(latest))
 		_, err := c.LakeSnapshot(ctx, path, latest.SnapshotID+1000)
 		wantCode(t, "a lake snapshot that is not there", err, client.CodeLakeSnapshotNotExist)
+	}
+}
+
+// lakeTable makes a table for the lake, with a row in it.
+func lakeTable(t *testing.T, c *client.Client) client.TablePath {
+	t.Helper()
+	s, err := schema.New([]schema.Column{column("id", "INT"), column("name", "STRING")}, []string{"id"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := client.TablePath{Database: "fluss", Table: "lake"}
+	err = c.CreateTable(t.Context(), path, &schema.Table{
+		Schema: s, BucketCount: 1, Properties: map[string]string{"table.datalake.enabled": "true", "table.datalake.freshness": "2s"},
+	}, client.Refuse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	table := must[*client.Table](t)(c.OpenTable(t.Context(), path))
+	if err := table.Upsert(t.Context(), []row.Value{row.Int32(1), row.String("a")}); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// tiered waits for the first lake snapshot.
+func tiered(t *testing.T, c *client.Client, path client.TablePath) {
+	t.Helper()
+	for deadline := time.Now().Add(90 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+		_, err := c.LatestLakeSnapshot(t.Context(), path)
+		if err == nil {
+			return
+		}
+		if client.CodeOf(err) != client.CodeLakeSnapshotNotExist || time.Now().After(deadline) {
+			t.Fatal(err)
+		}
 	}
 }
 

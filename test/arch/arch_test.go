@@ -38,7 +38,7 @@ var layers = []layer{
 	{"builder", []string{"builder", "api/client", "api/v1", "session/credential", "session/scope", "fluss", "internal"}},
 	{"fluss", []string{"fluss"}},
 	{"internal", []string{"internal", "fluss"}},
-	{"cmd/sluiced", []string{"api", "broker", "policy", "session", "internal"}},
+	{"cmd/sluiced", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
 	{"cmd/sluice", []string{"cmd/sluice", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend"}},
 }
 

@@ -1,7 +1,8 @@
 // Command bench measures Sluice and prints ratios: its Go benchmarks, each of which
-// carries its limit, and then whole processes against the RocksDB that Fluss uses.
+// carries its limit, then whole processes against the RocksDB that Fluss uses, and then
+// uploads to a real S3 server against the AWS SDK's transfer manager.
 //
-// The peers are built by test/rocksoracle/build.sh and found through
+// The RocksDB peers are built by test/rocksoracle/build.sh and found through
 // SLUICE_ROCKS_ORACLE or in the user's cache; without them that part says so and
 // is left out. Rounds alternate between the contenders, and medians are quoted:
 // trust the ratios, not the absolute figures.
@@ -24,7 +25,11 @@ import (
 
 func main() {
 	if len(os.Args) > 1 && strings.HasPrefix(os.Args[1], "child-") {
-		if err := child(os.Args[1], os.Args[2:]); err != nil {
+		run := child
+		if os.Getenv(storeEnv) != "" {
+			run = storeChild
+		}
+		if err := run(os.Args[1], os.Args[2:]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -32,13 +37,13 @@ func main() {
 	}
 	rows := flag.Int("rows", 4_000_000, "rows of the comparison with RocksDB")
 	rounds := flag.Int("rounds", 3, "alternations of the comparison")
-	only := flag.String("only", "", "run one part: go, rocks or memory")
+	only := flag.String("only", "", "run one part: go, rocks, memory or s3")
 	flag.Parse()
 	b := bench{rows: *rows, rounds: *rounds}
 	for _, part := range []struct {
 		name string
 		run  func() error
-	}{{"go", b.goBenchmarks}, {"rocks", b.rocks}, {"memory", b.memory}} {
+	}{{"go", b.goBenchmarks}, {"rocks", b.rocks}, {"memory", b.memory}, {"s3", b.s3}} {
 		if *only != "" && *only != part.name {
 			continue
 		}
@@ -238,10 +243,14 @@ func self(args ...string) ([]figure, error) { return figures(exec.Command(os.Arg
 func figures(cmd *exec.Cmd) ([]figure, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
 	defer cancel()
-	bounded := exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...)
+	return figuresOf(exec.CommandContext(ctx, cmd.Path, cmd.Args[1:]...))
+}
+
+// figuresOf runs a contender and reads its lines.
+func figuresOf(cmd *exec.Cmd) ([]figure, error) {
 	var errs bytes.Buffer
-	bounded.Stderr = &errs
-	out, err := bounded.Output()
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
 	if err != nil {
 		return nil, fmt.Errorf("%w\n%s", err, errs.Bytes())
 	}

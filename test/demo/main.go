@@ -9,6 +9,10 @@
 // through sluiced (gateway), with requests that sluiced signs one by one (sign), and
 // with keys that an STS makes for one worker's buckets (sts). Only sluiced gets the
 // store's own keys.
+//
+// With -fluss the target is a real Fluss cluster, which the demo installs, starts and
+// stops as well: its own Java client creates the table and reads every row back, before
+// and after the tablet server was killed.
 package main
 
 import (
@@ -50,6 +54,8 @@ var (
 	}
 )
 
+var onFluss = []mode{{"gateway", "demo.places", "same"}}
+
 const (
 	buckets = 4
 	// exitDenied is sluice's exit code for a request that policy denied.
@@ -64,6 +70,7 @@ func main() {
 	flag.StringVar(&d.dir, "dir", "", "where the files go (default: a temporary directory)")
 	keep := flag.Bool("keep", false, "keep the files")
 	flag.BoolVar(&d.s3, "s3", false, "put the warehouse on an S3 server started for it (needs python3 and pip)")
+	flag.BoolVar(&d.fluss, "fluss", false, "load into a Fluss cluster started for it (needs Java and Maven)")
 	flag.Parse()
 
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -83,6 +90,9 @@ type demo struct {
 	s3     bool
 	broker *harness.Broker
 	server *env.Server // with s3
+
+	fluss   bool
+	cluster *cluster // with fluss
 }
 
 func (d *demo) main(ctx context.Context, keep bool) (err error) {
@@ -107,6 +117,16 @@ func (d *demo) main(ctx context.Context, keep bool) (err error) {
 		defer func() { err = errors.Join(err, d.server.Stop()) }()
 		options.Args = []string{"--config", file}
 	}
+	if d.fluss {
+		file, err := d.startCluster(ctx)
+		if d.cluster != nil {
+			defer func() { _ = d.cluster.stop() }() // what it read has been compared by then
+		}
+		if err != nil {
+			return err
+		}
+		options.Args = []string{"--config", file}
+	}
 	d.broker, err = harness.Start(ctx, options)
 	if err != nil {
 		return err
@@ -117,6 +137,9 @@ func (d *demo) main(ctx context.Context, keep bool) (err error) {
 	modes := local
 	if d.s3 {
 		modes = onS3
+	}
+	if d.fluss {
+		modes = onFluss
 	}
 	var summaries []string
 	for _, m := range modes {
@@ -216,8 +239,14 @@ func (d *demo) run(ctx context.Context, m mode) (string, error) {
 		return err
 	}
 
-	if err := step("loader", "creates "+m.table+" with "+strconv.Itoa(buckets)+" buckets",
-		"table", "create", m.table, "--from", d.input, "--primary-key", "id", "--buckets", strconv.Itoa(buckets)); err != nil {
+	create := func() error {
+		return step("loader", "creates "+m.table+" with "+strconv.Itoa(buckets)+" buckets",
+			"table", "create", m.table, "--from", d.input, "--primary-key", "id", "--buckets", strconv.Itoa(buckets))
+	}
+	if d.fluss {
+		create = func() error { return d.create(ctx, m.table) }
+	}
+	if err := create(); err != nil {
 		return "", err
 	}
 	if err := step("loader", "begins a bulk load, hand-over "+m.handOver,
@@ -276,6 +305,9 @@ func (d *demo) run(ctx context.Context, m mode) (string, error) {
 		return "", errors.New(summary)
 	}
 	say("done in %.1f s", time.Since(start).Seconds())
+	if d.fluss {
+		return d.adopted(ctx, m.table, rows)
+	}
 	return summary, nil
 }
 

@@ -123,7 +123,8 @@ func (w *world) onlyOwnBuckets(bc *builder.BuildContext, token credential.Secret
 // store makes visible by another request than small ones.
 func (w *world) onceInParts(bc *builder.BuildContext, token credential.Secret) {
 	w.t.Helper()
-	path, content := "/v1/objects/"+snapDir(bc, 1)+"/"+fileName, bytes.Repeat([]byte("parts"), 2<<20)
+	content := bytes.Repeat([]byte("parts"), 2<<20)
+	path := "/v1/objects/" + snapDir(bc, 1) + "/" + nameOf(content)
 	for _, want := range []int{http.StatusCreated, http.StatusPreconditionFailed} {
 		if a := w.raw("PUT", path, token, content, "If-None-Match", "*"); a.status != want {
 			w.t.Fatalf("put in parts: status %d, want %d: %s", a.status, want, a.body)

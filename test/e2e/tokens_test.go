@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"crypto/sha256"
 	"encoding/base64"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -10,8 +12,13 @@ import (
 	"github.com/fluss-sluice/sluice/session/credential"
 )
 
-// fileName is a name that the contract gives to files; others are refused.
-var fileName = "private-" + strings.Repeat("a", 64) + "-" + strings.Repeat("b", 64)
+// nameOf is a name that the contract gives to a file of this content; others are refused.
+func nameOf(content []byte) string {
+	return fmt.Sprintf("private-%x-%s", sha256.Sum256(content), strings.Repeat("b", 64))
+}
+
+// fileName is that of the content "x".
+var fileName = nameOf([]byte("x"))
 
 // TestATokenOpensItsOwnPrefixOnly first proves that each kind of request works
 // inside the prefix, so that no refusal below passes by accident.

@@ -223,8 +223,9 @@ func Missing(t testing.TB, err error) {
 // Servers are the servers that the tests of one package share, each started when
 // first asked for. The zero value is ready.
 type Servers struct {
-	mu      sync.Mutex
-	started map[Kind]*started
+	mu       sync.Mutex
+	started  map[Kind]*started
+	clusters map[string]*startedFluss // by options
 }
 
 type started struct {
@@ -271,6 +272,11 @@ func (s *Servers) Stop() error {
 			errs = append(errs, st.server.Stop())
 		}
 	}
-	s.started = nil
+	for _, c := range s.clusters {
+		if c.cluster != nil {
+			errs = append(errs, c.cluster.Stop())
+		}
+	}
+	s.started, s.clusters = nil, nil
 	return errors.Join(errs...)
 }

@@ -33,13 +33,21 @@ func install(ctx context.Context, kind Kind) (string, error) {
 	if err != nil {
 		return "", err
 	}
+	return cached(string(kind), append(requirements, version...), func(dir string) error {
+		return pipInstall(ctx, dir, requirements)
+	})
+}
+
+// cached returns a directory of the user's cache that belongs to name and key; fill
+// makes it when it is not there. Several processes may call at once.
+func cached(name string, key []byte, fill func(dir string) error) (string, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return "", fmt.Errorf("%w: no cache directory: %w", ErrUnavailable, err)
 	}
-	sum := sha256.Sum256(append(requirements, version...))
+	sum := sha256.Sum256(key)
 	cache = filepath.Join(cache, "sluice", "test-env")
-	dir := filepath.Join(cache, string(kind)+"-"+hex.EncodeToString(sum[:6]))
+	dir := filepath.Join(cache, name+"-"+hex.EncodeToString(sum[:6]))
 	if installed(dir) {
 		return dir, nil
 	}
@@ -54,7 +62,23 @@ func install(ctx context.Context, kind Kind) (string, error) {
 	if installed(dir) { // by whoever held the lock
 		return dir, nil
 	}
-	return dir, pipInstall(ctx, dir, requirements)
+	return dir, fillBeside(dir, fill)
+}
+
+// fillBeside fills a directory beside dir and renames it.
+func fillBeside(dir string, fill func(string) error) error {
+	temp, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".tmp-")
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	defer func() { _ = os.RemoveAll(temp) }() // gone already once it was renamed
+	if err := fill(temp); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, dir); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return nil
 }
 
 // installed reports whether dir is complete: it gets its name when it is.
@@ -73,28 +97,26 @@ func pythonVersion(ctx context.Context) ([]byte, error) {
 	return out, nil
 }
 
-// pipInstall installs into a directory beside dir and renames it.
+// pipInstall installs into dir.
 func pipInstall(ctx context.Context, dir string, requirements []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, installTimeout)
 	defer cancel()
-	temp, err := os.MkdirTemp(filepath.Dir(dir), filepath.Base(dir)+".tmp-")
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
-	}
-	defer func() { _ = os.RemoveAll(temp) }() // gone already once it was renamed
-	list := filepath.Join(temp, "requirements.txt")
+	list := filepath.Join(dir, "requirements.txt")
 	if err := os.WriteFile(list, requirements, 0o644); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
 	cmd := exec.CommandContext(ctx, "python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input",
-		"--require-hashes", "--no-deps", "--only-binary=:all:", "--target", temp, "--requirement", list)
+		"--require-hashes", "--no-deps", "--only-binary=:all:", "--target", dir, "--requirement", list)
+	return runInstaller(cmd, "pip install")
+}
+
+// runInstaller runs a program of the user's, in the user's environment; what it
+// printed is part of the error.
+func runInstaller(cmd *exec.Cmd, what string) error {
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &out, &out, 5*time.Second
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%w: pip install: %w: %s", ErrUnavailable, err, tail(out.Bytes(), 1000))
-	}
-	if err := os.Rename(temp, dir); err != nil && !errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return fmt.Errorf("%w: %s: %w: %s", ErrUnavailable, what, err, tail(out.Bytes(), 1000))
 	}
 	return nil
 }

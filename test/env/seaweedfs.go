@@ -96,8 +96,9 @@ func writeSeaweedFSConfig(dir string, s *Server, o Options) error {
 			"attachedPolicies": []string{"BulkWriterPolicy"}, "trustPolicy": policy(trust),
 		}
 	}
-	vendor := doc{"Effect": "Allow", "Action": []string{"sts:AssumeRole"}, "Principal": doc{"AWS": "arn:aws:iam::" + Account + ":user/vendor"}}
-	roles := []doc{role(s.RoleARN, vendor)}
+	const userARN = "arn:aws:iam::" + Account + ":user/"
+	trusted := doc{"Effect": "Allow", "Action": []string{"sts:AssumeRole"}, "Principal": doc{"AWS": []string{userARN + "vendor", userARN + "admin"}}}
+	roles := []doc{role(s.RoleARN, trusted)}
 	providers := []doc{}
 	if w := o.WebIdentity; w.Issuer != "" {
 		providers = append(providers, doc{"name": "idp", "type": "oidc", "enabled": true,

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -95,11 +96,11 @@ func (d *Driver) CreateTable(ctx context.Context, db, table string, descriptor j
 			return target.Table{}, err
 		}
 	}
-	next := encode(r)
+	next := document.Encode(r)
 	err = d.swap(ctx, registrationKey(db, table), func(old []byte) ([]byte, error) {
 		switch {
 		case bytes.Equal(old, next):
-			return nil, errKeep // written by a put that seemed lost
+			return nil, document.ErrKeep // written by a put that seemed lost
 		case old != nil:
 			return nil, tableExists(db, table)
 		}
@@ -167,14 +168,14 @@ func (d *Driver) nextID(ctx context.Context, counter func(*ids) *int64) (int64, 
 	err := d.swap(ctx, idsKey, func(old []byte) ([]byte, error) {
 		c := ids{Version: recordVersion, Table: 1, Partition: 1}
 		if old != nil {
-			if err := decode(old, &c, &c.Version); err != nil {
+			if err := document.Decode(old, &c, &c.Version, recordVersion); err != nil {
 				return nil, fmt.Errorf("%s: %w", idsKey, err)
 			}
 		}
 		n := counter(&c)
 		id = *n
 		*n++
-		return encode(c), nil
+		return document.Encode(c), nil
 	})
 	return id, err
 }
@@ -325,7 +326,7 @@ func (d *Driver) change(ctx context.Context, db, table string, f func(r *registr
 		if err := f(r); err != nil {
 			return nil, err
 		}
-		return encode(r), nil
+		return document.Encode(r), nil
 	})
 }
 
@@ -360,7 +361,7 @@ func (d *Driver) CreatePartition(ctx context.Context, db, table, name string) (t
 		case now.ID != r.ID || now.State != active:
 			return notFound(session.Target{Database: db, Table: table})
 		case i >= 0 && now.Partitions[i] == added:
-			return errKeep // written by a put that seemed lost
+			return document.ErrKeep // written by a put that seemed lost
 		case i >= 0:
 			return partitionExists(db, table, name)
 		case len(now.Partitions) >= maxPartitions:

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
@@ -711,7 +712,7 @@ func FuzzDecodeFence(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, err := decodeFence(encode(fence))
+		again, err := decodeFence(document.Encode(fence))
 		if err != nil || again.State != fence.State || again.Epoch != fence.Epoch {
 			t.Errorf("%+v: %v", again, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -122,7 +123,7 @@ func (d *Driver) seal(ctx context.Context, places []*place) error {
 			case old == nil: // lost; a session that still counts on it fails from now on
 				return next, nil
 			case old.State == fenceDropped:
-				return nil, errKeep
+				return nil, document.ErrKeep
 			case old.owns(d.c.Now()):
 				return nil, ownedError(p)
 			}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -57,7 +58,7 @@ func (d *Driver) createFence(ctx context.Context, r *registration, p *partition)
 		case old == nil:
 			return &fence{Version: recordVersion, State: fenceNew, SnapshotID: -1}, nil
 		case old.State == fenceNew:
-			return nil, errKeep // ours, written by a put that seemed lost
+			return nil, document.ErrKeep // ours, written by a put that seemed lost
 		}
 		return nil, fmt.Errorf("%s is there before its target: %s is older than the warehouse", k, idsKey)
 	})
@@ -95,7 +96,7 @@ func (d *Driver) swapFence(ctx context.Context, k string, change func(old *fence
 			return nil, err
 		}
 		current = next
-		return encode(next), nil
+		return document.Encode(next), nil
 	})
 	return current, err
 }
@@ -136,7 +137,7 @@ func (d *Driver) begun(old *fence, s session.Session) (*fence, error) {
 	case old.State == fenceDropped:
 		return nil, notFound(s.Target)
 	case old.SessionID == s.ID && old.State == fenceBegun:
-		return nil, errKeep
+		return nil, document.ErrKeep
 	case old.SessionID == s.ID && old.State == fenceAborted:
 		return nil, ended(old)
 	case old.SessionID == s.ID:
@@ -164,7 +165,7 @@ func (d *Driver) stillThere(ctx context.Context, s session.Session, p *place) (*
 	}
 	_, err = d.swapFence(ctx, p.fenceKey(), func(old *fence) (*fence, error) {
 		if old == nil || old.SessionID != s.ID || old.State != fenceBegun {
-			return nil, errKeep
+			return nil, document.ErrKeep
 		}
 		next := *old
 		next.State = fenceAborted
@@ -250,7 +251,7 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) error {
 		}
 		switch old.State {
 		case fenceCommitting, fenceCommitted:
-			return nil, errKeep
+			return nil, document.ErrKeep
 		case fenceBegun:
 			next := *old
 			next.State = fenceCommitting
@@ -273,7 +274,7 @@ func (d *Driver) Publish(ctx context.Context, s session.Session) error {
 		}
 		switch old.State {
 		case fenceCommitted:
-			return nil, errKeep
+			return nil, document.ErrKeep
 		case fenceCommitting:
 			next := *old
 			next.State = fenceCommitted
@@ -309,7 +310,7 @@ func (d *Driver) Abort(ctx context.Context, s session.Session) error {
 			next.SnapshotID = old.SnapshotID
 			return next, nil
 		}
-		return nil, errKeep // aborted before, or another's
+		return nil, document.ErrKeep // aborted before, or another's
 	})
 	if err = d.explain(ctx, s.Target, k, err); errors.Is(err, session.ErrTargetNotFound) {
 		return nil // dropped meanwhile

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
 )
@@ -132,7 +133,7 @@ func BenchmarkListTables(b *testing.B) {
 	for i := 1; i < tables; i++ { // as CreateTable would, without its waiting for the disk
 		r.Database, r.Name, r.ID = fmt.Sprintf("db%d", i%12), fmt.Sprintf("t%d", i), int64(i+1)
 		file := filepath.Join(dir, filepath.FromSlash(registrationKey(r.Database, r.Name)))
-		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, encode(r), 0o600)); err != nil {
+		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o700), os.WriteFile(file, document.Encode(r), 0o600)); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -1,14 +1,13 @@
 package directory
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -103,33 +102,9 @@ func (f *fence) owns(now time.Time) bool {
 	return f.State == fenceCommitting || f.State == fenceBegun && now.Before(f.Expires)
 }
 
-func encode(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(fmt.Sprintf("directory: %T: %v", v, err)) // plain structs: cannot fail
-	}
-	return b
-}
-
-// decode reads one document strictly. version points into v.
-func decode(b []byte, v any, version *int) error {
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.DisallowUnknownFields()
-	if err := d.Decode(v); err != nil {
-		return err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return fmt.Errorf("trailing content")
-	}
-	if *version != recordVersion {
-		return fmt.Errorf("version %d, want %d", *version, recordVersion)
-	}
-	return nil
-}
-
 func decodeFence(b []byte) (*fence, error) {
 	var f fence
-	if err := decode(b, &f, &f.Version); err != nil {
+	if err := document.Decode(b, &f, &f.Version, recordVersion); err != nil {
 		return nil, fmt.Errorf("fence: %w", err)
 	}
 	states := []string{fenceNew, fenceBegun, fenceCommitting, fenceCommitted, fenceAborted, fenceDropped}
@@ -153,7 +128,7 @@ func decodeTableRecord(b []byte) (*tableRecord, error) {
 		Schemas    unparsed `json:"schemas"`
 		Partitions unparsed `json:"partitions"`
 	}
-	if err := decode(b, &r, &r.Version); err != nil {
+	if err := document.Decode(b, &r, &r.Version, recordVersion); err != nil {
 		return nil, fmt.Errorf("registration: %w", err)
 	}
 	return &r.tableRecord, nil
@@ -161,7 +136,7 @@ func decodeTableRecord(b []byte) (*tableRecord, error) {
 
 func decodeRegistration(b []byte) (*registration, error) {
 	var r registration
-	if err := decode(b, &r, &r.Version); err != nil {
+	if err := document.Decode(b, &r, &r.Version, recordVersion); err != nil {
 		return nil, fmt.Errorf("registration: %w", err)
 	}
 	return &r, nil

@@ -2,8 +2,6 @@ package flusstest
 
 import (
 	"net"
-	"os"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,15 +10,13 @@ import (
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
 	"github.com/fluss-sluice/sluice/fluss/client/internal/frame"
+	"github.com/fluss-sluice/sluice/test/env"
 )
 
 // TestTheFakeOffersTheCallsThatARealServerOffers compares with a cluster of 0.9.1.
 func TestTheFakeOffersTheCallsThatARealServerOffers(t *testing.T) {
-	boot := os.Getenv("SLUICE_FLUSS_BOOTSTRAP")
-	if boot == "" {
-		t.Skip("no Fluss cluster: SLUICE_FLUSS_BOOTSTRAP names none (host:port of any of its servers)")
-	}
-	c, err := client.Dial(t.Context(), client.Config{Bootstrap: strings.Split(boot, ",")})
+	cluster := env.NeedFluss(t, env.FlussOptions{})
+	c, err := client.Dial(t.Context(), client.Config{Bootstrap: []string{cluster.Bootstrap()}})
 	if err != nil {
 		t.Fatal(err)
 	}

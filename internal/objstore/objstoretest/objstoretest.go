@@ -45,6 +45,7 @@ func Run(t *testing.T, open func(t *testing.T) objstore.Store) {
 		{"missing objects are not found", testNotFound},
 		{"keys that could be read differently are refused", testBadKeys},
 		{"odd keys are only names", testOddKeys},
+		{"keys that differ in case only are not mixed up", testCase},
 		{"listing is in key order", testListOrder},
 		{"listing takes prefixes by segments", testListPrefix},
 		{"listing can stop early", testListStops},
@@ -498,7 +499,7 @@ func testNotFound(t *testing.T, s objstore.Store) {
 // badKeys are those of objstore.CheckKey.
 var badKeys = []string{
 	"", "/", "/a", "a/", "a//b", "a//", ".", "..", "a/.", "a/..", "a/../b", "./a", "a/./b", `a\b`, `..\a`, "a\x00b", "a\nb", "a\x7f",
-	"a%2fb", "a%2Fb", "%2e%2e/a", "a%", "\xff", "a/\xc3\x28", "\xed\xa0\x80", strings.Repeat("a/", objstore.MaxKeyLength/2) + "a",
+	"a%2fb", "a%2Fb", "%2e%2e/a", "%252e%252e/a", "a%", "\xff", "a/\xc3\x28", "\xed\xa0\x80", strings.Repeat("a/", objstore.MaxKeyLength/2) + "a",
 }
 
 func testBadKeys(t *testing.T, s objstore.Store) {
@@ -542,6 +543,18 @@ func testOddKeys(t *testing.T, s objstore.Store) {
 	if diff := cmp.Diff(keys, list(t, s, "")); diff != "" {
 		t.Errorf("listed (-want +got):\n%s", diff)
 	}
+}
+
+func testCase(t *testing.T, s objstore.Store) {
+	put(t, s, "dir/Key", []byte("capital"))
+	_, err := s.Put(t.Context(), "dir/key", strings.NewReader("small"), objstore.PutOptions{})
+	switch {
+	case err == nil:
+		wantObject(t, s, "dir/key", []byte("small"))
+	case !errors.Is(err, objstore.ErrExists): // some media fold case
+		t.Fatal(err)
+	}
+	wantObject(t, s, "dir/Key", []byte("capital"))
 }
 
 func testListOrder(t *testing.T, s objstore.Store) {

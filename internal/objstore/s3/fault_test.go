@@ -16,8 +16,10 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/aws/retry"
 	"github.com/aws/aws-sdk-go-v2/credentials"
 	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/test/env"
@@ -230,6 +232,31 @@ func TestPutSurvivesPassingFaultsInBothWorlds(t *testing.T) {
 				})
 			}
 		}
+	}
+}
+
+// TestThrottledRequestsBackOff draws the waits, which are random up to a bound that
+// doubles.
+func TestThrottledRequestsBackOff(t *testing.T) {
+	const most = 10 * time.Second
+	r := newRetryer(5, retry.NewExponentialJitterBackoff(most))
+	for _, code := range []string{"SlowDown", "Throttling", "RequestLimitExceeded", "ServiceUnavailable", "InternalError"} {
+		if err := (&smithy.GenericAPIError{Code: code}); !r.IsErrorRetryable(err) {
+			t.Errorf("%s is not tried again", code)
+		}
+	}
+	longest := func(attempt int) (d time.Duration) {
+		for range 200 {
+			delay, err := r.RetryDelay(attempt, &smithy.GenericAPIError{Code: "SlowDown"})
+			if err != nil || delay > most {
+				t.Fatal(delay, err)
+			}
+			d = max(d, delay)
+		}
+		return d
+	}
+	if first, fourth := longest(1), longest(4); fourth < 2*first {
+		t.Errorf("up to %v before the second attempt, %v before the fifth", first, fourth)
 	}
 }
 

@@ -73,6 +73,7 @@ func (p *put) complete(ctx context.Context, id string, parts []types.CompletedPa
 // uploadParts reads and uploads at once. The content has been checked when it
 // returns nil.
 func (p *put) uploadParts(ctx context.Context, id string, buf []byte, size int64) ([]types.CompletedPart, error) {
+	sum := p.src.sum() // of the first part, which is all that has been read; of others unknown
 	group, gctx := errgroup.WithContext(ctx)
 	var parts []*types.CompletedPart
 	var err error
@@ -91,10 +92,11 @@ func (p *put) uploadParts(ctx context.Context, id string, buf []byte, size int64
 		}
 		part := &types.CompletedPart{PartNumber: aws.Int32(int32(len(parts) + 1))}
 		parts = append(parts, part)
-		content := buf
+		content, known := buf, sum
+		sum = nil
 		group.Go(func() error {
 			defer func() { <-p.s.slots }()
-			return p.uploadPart(gctx, id, part, content)
+			return p.uploadPart(gctx, id, part, content, known)
 		})
 		if last {
 			break
@@ -116,14 +118,17 @@ func (p *put) uploadParts(ctx context.Context, id string, buf []byte, size int64
 	return completed, nil
 }
 
-// uploadPart uploads one part, whose buffer it owns.
-func (p *put) uploadPart(ctx context.Context, id string, part *types.CompletedPart, content []byte) error {
-	sum := sha256.Sum256(content)
-	part.ChecksumSHA256 = aws.String(base64.StdEncoding.EncodeToString(sum[:]))
+// uploadPart uploads one part, whose buffer it owns. Its digest may be known.
+func (p *put) uploadPart(ctx context.Context, id string, part *types.CompletedPart, content, sum []byte) error {
+	if sum == nil {
+		digest := sha256.Sum256(content)
+		sum = digest[:]
+	}
+	part.ChecksumSHA256 = aws.String(base64.StdEncoding.EncodeToString(sum))
 	out, err := p.s.client.UploadPart(ctx, &awss3.UploadPartInput{
 		Bucket: &p.s.bucket, Key: p.s.full(p.key), UploadId: &id, PartNumber: part.PartNumber,
 		Body: bytes.NewReader(content), ContentLength: aws.Int64(int64(len(content))), ChecksumSHA256: part.ChecksumSHA256,
-	}, payloadHash(sum[:]))
+	}, payloadHash(sum))
 	if err != nil {
 		return p.s.fail(ctx, "put", p.key, err)
 	}

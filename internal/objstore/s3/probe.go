@@ -65,7 +65,7 @@ func (s *Store) prepare(ctx context.Context, key, content, ifMatch string) (*pre
 	}
 	number := int32(1)
 	p.parts[0].PartNumber = &number
-	if err := p.uploadPart(ctx, p.id, &p.parts[0], buf); err != nil {
+	if err := p.uploadPart(ctx, p.id, &p.parts[0], buf, nil); err != nil {
 		return nil, s.abort(ctx, key, &p.id, err)
 	}
 	return p, nil

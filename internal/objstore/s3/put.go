@@ -70,8 +70,11 @@ func (p *put) run(ctx context.Context) (objstore.Info, error) {
 		return objstore.Info{}, err
 	}
 	var buf []byte // unknown content grows it; what is small stays small
-	if p.o.HasSize {
-		buf = make([]byte, 0, min(size, p.o.Size))
+	switch {
+	case p.o.HasSize && p.o.Size > size:
+		buf = pooled(&p.s.parts, size)
+	case p.o.HasSize:
+		buf = make([]byte, 0, p.o.Size)
 	}
 	buf, last, err := p.src.next(ctx, buf, size)
 	switch {
@@ -197,7 +200,7 @@ type source struct {
 	o       objstore.PutOptions
 	limit   int64
 	tooLong error
-	hash    hash.Hash
+	hash    hash.Hash // of what next has returned
 	size    int64
 	ahead   [1]byte // read to see whether content goes on
 	isAhead bool
@@ -214,6 +217,7 @@ func newSource(body io.Reader, o objstore.PutOptions) *source {
 	return src
 }
 
+// sum is the digest of what next has returned so far.
 func (r *source) sum() []byte    { return r.hash.Sum(nil) }
 func (r *source) digest() string { return hex.EncodeToString(r.sum()) }
 
@@ -225,6 +229,7 @@ func (r *source) next(ctx context.Context, buf []byte, size int64) ([]byte, bool
 	buf = buf[:0]
 	if r.isAhead {
 		buf, r.isAhead = append(buf, r.ahead[0]), false
+		r.hash.Write(r.ahead[:])
 	}
 	if r.o.HasSize {
 		size = min(size, r.o.Size-r.size+int64(len(buf)))
@@ -234,6 +239,7 @@ func (r *source) next(ctx context.Context, buf []byte, size int64) ([]byte, bool
 			buf = slices.Grow(buf, int(min(size-int64(len(buf)), max(int64(len(buf)), firstRead))))
 		}
 		n, err := r.read(ctx, buf[len(buf):min(int64(cap(buf)), size)])
+		r.hash.Write(buf[len(buf) : len(buf)+n])
 		buf = buf[:len(buf)+n]
 		if err == io.EOF {
 			return buf, true, r.check()
@@ -258,7 +264,6 @@ func (r *source) next(ctx context.Context, buf []byte, size int64) ([]byte, bool
 
 func (r *source) read(ctx context.Context, p []byte) (int, error) {
 	n, err := r.body.Read(p)
-	r.hash.Write(p[:n])
 	if r.size += int64(n); r.size > r.limit {
 		return n, fmt.Errorf("%w: over %d bytes", r.tooLong, r.limit)
 	}

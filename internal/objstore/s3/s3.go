@@ -7,6 +7,9 @@
 //     (If-None-Match: *, If-Match) on PutObject and CompleteMultipartUpload. A store
 //     that ignores these headers cannot keep the promise, and this package cannot
 //     tell: objstore.Probe does.
+//   - Copy is done by the service (CopyObject, and UploadPartCopy above CopySize), of
+//     one version of the source (If-Match), and marked and looked up as a Put is.
+//   - Keys that the service calls expired are renewed once for each request.
 //   - Nothing wrong becomes visible. Each request body is signed with its SHA-256 and
 //     carries it as checksum, so the store refuses what the network changed; the
 //     caller's digest and size are checked before PutObject or CompleteMultipartUpload
@@ -101,7 +104,7 @@ type Config struct {
 	Unordered bool
 
 	PartSize    int64 // of uploads; 0 means 8 MiB. Larger for objects of known size over 80 GB
-	Concurrency int   // parts uploaded at once, by all Puts together; 0 means 4
+	Concurrency int   // parts uploaded at once, by all Puts together; 0 means 5
 	CopySize    int64 // most that one request copies, of an object or a part; 0 means 256 MiB
 	ChunkSize   int64 // of reads; 0 means 4 MiB
 	ReadAhead   int   // chunks fetched at once for one reader; 0 means 4
@@ -185,7 +188,7 @@ func setDefaults(c *Config) {
 	for _, d := range []struct {
 		field *int
 		value int
-	}{{&c.Concurrency, 4}, {&c.ReadAhead, 4}, {&c.Attempts, 5}} {
+	}{{&c.Concurrency, 5}, {&c.ReadAhead, 4}, {&c.Attempts, 5}} {
 		if *d.field == 0 {
 			*d.field = d.value
 		}

@@ -84,6 +84,27 @@ func TestDeleteIsRepeatable(t *testing.T) {
 	}
 }
 
+func TestTheLongestKeyIsAKey(t *testing.T) {
+	for _, kind := range env.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			s := open(t, config(t, kind))
+			key := strings.Repeat(strings.Repeat("k", 200)+"/", 6)[:objstore.MaxKeyLength-len(s.prefix)]
+			mustPut(t, s, key, []byte("x"))
+			wantContent(t, s, key, []byte("x"))
+			if got := keys(t, s, ""); !slices.Equal(got, []string{key}) {
+				t.Errorf("listed %q", got)
+			}
+			if _, err := s.Copy(t.Context(), key, "copy", ""); err != nil {
+				t.Error(err)
+			}
+			// With the prefix it is one byte too long.
+			if _, err := s.Put(t.Context(), key+"k", strings.NewReader("x"), objstore.PutOptions{}); !errors.Is(err, objstore.ErrInvalidKey) {
+				t.Errorf("one byte more: %v", err)
+			}
+		})
+	}
+}
+
 func mustPut(t testing.TB, s *Store, key string, content []byte) objstore.Info {
 	t.Helper()
 	info, err := s.Put(t.Context(), key, bytes.NewReader(content), objstore.PutOptions{})

@@ -1,0 +1,322 @@
+package fluss
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/document"
+	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
+	"github.com/fluss-sluice/sluice/fluss/client"
+	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+// Begin implements target.Driver.
+func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, error) {
+	p, err := d.find(ctx, s.Target)
+	if err != nil {
+		return target.Frozen{}, err
+	}
+	if err := d.checkLoad(ctx, p); err != nil {
+		return target.Frozen{}, err
+	}
+	k := p.fenceKey()
+	f, err := d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
+	if err != nil {
+		return target.Frozen{}, err
+	}
+	if p, err = d.bring(ctx, s, p, f); err != nil {
+		return target.Frozen{}, err
+	}
+	if err := d.withdrawRules(ctx, k, s); err != nil {
+		return target.Frozen{}, err
+	}
+	if err := d.probeRoot(ctx, s, p); err != nil {
+		return target.Frozen{}, err
+	}
+	if p.missing {
+		if p.physical.PartitionID, err = d.partitionID(ctx, k, s); err != nil {
+			return target.Frozen{}, err
+		}
+	} else {
+		if err := d.led(ctx, p); err != nil {
+			return target.Frozen{}, err
+		}
+		if err := d.proveEmpty(ctx, p); err != nil {
+			return target.Frozen{}, err
+		}
+	}
+	ids, err := d.snapshotIDs(ctx, k, s, p)
+	if err != nil {
+		return target.Frozen{}, err
+	}
+	return d.frozen(ctx, p, s, ids)
+}
+
+// bring creates a missing partition where that is configured, and waits until the
+// cluster has it.
+func (d *Driver) bring(ctx context.Context, s session.Session, p *place, f *fence) (*place, error) {
+	if p.missing && f.Created {
+		if err := d.c.Client.CreatePartition(ctx, p.info, s.Target.Partition, client.Ignore); err != nil {
+			return nil, known(s.Target, err)
+		}
+	}
+	for deadline := time.Now().Add(d.c.LeaderTimeout); ; {
+		now, err := d.find(ctx, s.Target)
+		if err != nil {
+			return nil, err
+		}
+		if now.info.ID != p.info.ID {
+			return nil, fmt.Errorf("%w: %s was dropped and created again just now", session.ErrTargetNotFound, s.Target)
+		}
+		if !now.missing || !f.Created {
+			return now, nil
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("partition %s was created and is not there after %v", s.Target, d.c.LeaderTimeout)
+		}
+		if err := wait(ctx, pause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// led waits until every bucket has a leader.
+func (d *Driver) led(ctx context.Context, p *place) error {
+	for deadline := time.Now().Add(d.c.LeaderTimeout); ; {
+		_, buckets, err := d.c.Client.Buckets(ctx, p.info.Path, p.physical.Partition)
+		if err != nil {
+			return known(p.target(), err)
+		}
+		missing := leaderless(buckets, p.info.Table.BucketCount)
+		if missing == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("%w: %s: buckets %v have no leader: start their tablet servers", session.ErrTargetRefused, p.target(), missing)
+		}
+		if err := wait(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+func leaderless(list []client.Bucket, n int) []int32 {
+	led := make(map[int32]bool, n)
+	for _, b := range list {
+		led[b.ID] = b.Leader >= 0
+	}
+	var missing []int32
+	for b := range int32(n) {
+		if !led[b] {
+			missing = append(missing, b)
+		}
+	}
+	return missing
+}
+
+// proveEmpty proves that nothing was ever written to a target: the end of each
+// bucket's log, what followers lack included, is 0, the leader has no rows, and neither
+// a snapshot, nor a remote log, nor an offset in the lake is known. Followers have no
+// rows, and of the log only what their leader has.
+func (d *Driver) proveEmpty(ctx context.Context, p *place) error {
+	t := p.target()
+	ends, err := d.c.Client.LogEnds(ctx, p.physical, d.buckets(p))
+	if err != nil {
+		return known(t, err)
+	}
+	for b, end := range ends {
+		if end != 0 {
+			return fmt.Errorf("%w: the log of bucket %d of %s ends at %d", session.ErrTargetNotEmpty, b, t, end)
+		}
+	}
+	snapshots, err := d.c.Client.LatestKVSnapshots(ctx, p.info.Path, p.physical.Partition)
+	if err != nil {
+		return known(t, err)
+	}
+	for _, b := range snapshots.Buckets {
+		if b.Exists {
+			return fmt.Errorf("%w: bucket %d of %s has snapshot %d", session.ErrTargetNotEmpty, b.Bucket, t, b.ID)
+		}
+	}
+	for _, b := range d.buckets(p) {
+		if err := d.proveBucketEmpty(ctx, p, b); err != nil {
+			return err
+		}
+	}
+	return d.proveLakeEmpty(ctx, p)
+}
+
+func (d *Driver) proveBucketEmpty(ctx context.Context, p *place, b int32) error {
+	t := p.target()
+	rows, err := d.c.Client.LimitScan(ctx, p.physical, b, 1)
+	if err != nil {
+		return known(t, err)
+	}
+	if len(rows) > 0 {
+		return fmt.Errorf("%w: bucket %d of %s has rows", session.ErrTargetNotEmpty, b, t)
+	}
+	ids, err := d.registered(ctx, p.physical, b)
+	if err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		return fmt.Errorf("%w: bucket %d of %s has snapshots %v", session.ErrTargetNotEmpty, b, t, ids)
+	}
+	_, _, err = d.c.ZooKeeper.Get(ctx, bucketNode(p.physical, b)+"/remote_logs")
+	switch {
+	case err == nil:
+		return fmt.Errorf("%w: bucket %d of %s has a remote log", session.ErrTargetNotEmpty, b, t)
+	case !errors.Is(err, zk.ErrNoNode):
+		return err
+	}
+	return nil
+}
+
+func (d *Driver) proveLakeEmpty(ctx context.Context, p *place) error {
+	lake, err := d.c.Client.LatestLakeSnapshot(ctx, p.info.Path)
+	switch client.CodeOf(err) {
+	case client.CodeLakeSnapshotNotExist, client.CodeLakeNotConfigured:
+		return nil
+	}
+	if err != nil {
+		return known(p.target(), err)
+	}
+	for _, b := range lake.Buckets {
+		if same(b.PartitionID, p.physical.PartitionID) && b.LogOffset > 0 {
+			return fmt.Errorf("%w: the lake holds bucket %d of %s up to offset %d", session.ErrTargetNotEmpty, b.Bucket, p.target(), b.LogOffset)
+		}
+	}
+	return nil
+}
+
+// probeRoot proves that the coordinator's remote directory is ours: it keeps a lease's
+// content in a file there, which we must see. Where there are no leases (0.8) only the
+// publication's verification can tell.
+func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) error {
+	release, err := d.c.Client.Release(ctx)
+	if err != nil || !release.HasLeases() {
+		return err
+	}
+	b := p.physical.Bucket(0)
+	if p.missing {
+		// A lease names a bucket by ids and nobody checks them; of a partition there is
+		// none yet, so the table's own are as good.
+		b.PartitionID = nil
+	}
+	lease := "sluice-probe-" + s.ID
+	if _, err := d.c.Client.AcquireLease(ctx, lease, time.Minute, []client.SnapshotRef{{Bucket: b, SnapshotID: 0}}); err != nil {
+		return fmt.Errorf("probe the remote directory by a lease: %w", err)
+	}
+	var found bool
+	var listErr error
+	for _, err := range d.c.Objects.List(ctx, "lease/kv-snapshot/"+lease+"/") {
+		if listErr = err; err == nil {
+			found = true
+		}
+		break
+	}
+	if err := d.c.Client.DropLease(ctx, lease); err != nil {
+		d.c.Logger.Warn("a probe's lease stays until it expires", "lease", lease, "error", err)
+	}
+	switch {
+	case listErr != nil:
+		return fmt.Errorf("probe the remote directory: %w", listErr)
+	case !found:
+		return fmt.Errorf("%w: the cluster does not keep its files under %s: configure the value of its remote.data.dir, and a store that shows the same objects", session.ErrTargetRefused, d.c.RootURI)
+	}
+	return nil
+}
+
+// partitionID draws the id of a partition that is to be born, once for a session.
+func (d *Driver) partitionID(ctx context.Context, k string, s session.Session) (*int64, error) {
+	f, err := d.fence(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	if err := held(f, s); err != nil {
+		return nil, err
+	}
+	if f.PartitionID != nil {
+		return f.PartitionID, nil
+	}
+	id, err := d.draw(ctx, partitionCounter)
+	if err != nil {
+		return nil, fmt.Errorf("draw a partition id: %w", err)
+	}
+	f, err = d.ownFence(ctx, k, s, func(next *fence) error {
+		if next.PartitionID != nil {
+			return document.ErrKeep
+		}
+		next.PartitionID = &id
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f.PartitionID, nil
+}
+
+// snapshotIDs draws an id for each bucket from the counter that the cluster's own
+// snapshots use, once for a session. So no later snapshot has the same id, and what an
+// aborted session left behind, or a slow worker of it still writes, never meets ours.
+// A partition that is born begins with 0.
+func (d *Driver) snapshotIDs(ctx context.Context, k string, s session.Session, p *place) ([]int64, error) {
+	f, err := d.fence(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	if err := held(f, s); err != nil {
+		return nil, err
+	}
+	if f.SnapshotIDs != nil {
+		return f.SnapshotIDs, nil
+	}
+	ids := make([]int64, p.info.Table.BucketCount)
+	for b := range ids {
+		if p.missing {
+			break
+		}
+		if ids[b], err = d.draw(ctx, bucketNode(p.physical, int32(b))+"/snapshot_seqid"); err != nil {
+			return nil, fmt.Errorf("draw a snapshot id for bucket %d of %s: %w", b, s.Target, err)
+		}
+	}
+	f, err = d.ownFence(ctx, k, s, func(next *fence) error {
+		if next.SnapshotIDs != nil {
+			return document.ErrKeep
+		}
+		next.SnapshotIDs, next.PartitionID = ids, p.physical.PartitionID
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return f.SnapshotIDs, nil
+}
+
+func (d *Driver) frozen(ctx context.Context, p *place, s session.Session, ids []int64) (target.Frozen, error) {
+	release, err := d.c.Client.Release(ctx)
+	if err != nil {
+		return target.Frozen{}, err
+	}
+	publication := d.c.Publication
+	if p.missing {
+		publication = Birth
+	}
+	root := d.finalRoot(p.physical, release)
+	f := target.Frozen{Table: d.tableOf(p.info), SnapshotIDs: ids}
+	f.Plan = session.Plan{
+		UploadRoot: root, FinalRoot: root, ManifestPath: layout.ManifestPath(root, s.ID),
+		Publication: string(publication), HandOver: s.HandOver.Effective(), LogOffset: "zero",
+	}
+	if f.Plan.HandOver == session.HandOverCopy {
+		f.Plan.UploadRoot = layout.StagingDir(root, s.ID)
+	}
+	if id := p.physical.PartitionID; id != nil {
+		f.Partition = &target.Partition{Name: p.physical.Partition, ID: *id}
+	}
+	return f, nil
+}

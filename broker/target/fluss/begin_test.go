@@ -1,0 +1,322 @@
+package fluss
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
+	"github.com/fluss-sluice/sluice/fluss/client"
+	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
+	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+func TestBeginRefusesWithAReason(t *testing.T) {
+	for _, row := range []struct {
+		name       string
+		properties map[string]string
+		prepare    func(w *world, t session.Target)
+		want       error
+		says       string
+	}{
+		{"a merge engine", map[string]string{"table.merge-engine": "first_row"}, nil, session.ErrTargetRefused, "merge engine"},
+		{"an unknown version of the KV format", map[string]string{"table.kv.format-version": "3"}, nil, session.ErrTargetRefused, "format-version"},
+		{"a bucket without a leader", nil, func(w *world, t session.Target) { w.cluster.Lead(w.physical(t).Bucket(1), -1) }, session.ErrTargetRefused, "no leader"},
+		{"a bucket with rows", nil, func(w *world, t session.Target) { w.foreign(t, 1) }, session.ErrTargetNotEmpty, "log of bucket"},
+		{"a snapshot", nil, func(w *world, t session.Target) {
+			raw := []byte(`{"version":1,"table_id":0,"bucket_id":1,"snapshot_id":4,"snapshot_location":"x","kv_snapshot_handle":{"shared_file_handles":[],"private_file_handles":[],"snapshot_incremental_size":0},"log_offset":0}`)
+			if err := w.client.Coordinator().CommitKVSnapshot(w.t.Context(), raw, 0, 0); err != nil {
+				w.t.Fatal(err)
+			}
+		}, session.ErrTargetNotEmpty, "snapshot 4"},
+		{"a remote log", nil, func(w *world, t session.Target) {
+			w.nodes.data[bucketNode(w.physical(t), 1)+"/remote_logs"] = node{}
+		}, session.ErrTargetNotEmpty, "remote log"},
+		{"rows in the lake", nil, func(w *world, t session.Target) {
+			w.cluster.SetLakeSnapshots(pathOf(t), flusstest.LakeSnapshot{ID: 1, Readable: true, Offsets: []client.LakeOffset{{Bucket: 2, LogOffset: 9}}})
+		}, session.ErrTargetNotEmpty, "the lake holds bucket 2"},
+		{"a remote directory that is another one", nil, func(w *world, t session.Target) {
+			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, nil)
+		}, session.ErrTargetRefused, "remote.data.dir"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, flusstest.Options{}, nil)
+			tg := w.table(3, false, row.properties)
+			if row.prepare != nil {
+				row.prepare(w, tg)
+			}
+			s := newSession(tg, 1)
+			_, err := w.driver.Begin(t.Context(), s)
+			if !errors.Is(err, row.want) || !strings.Contains(err.Error(), row.says) {
+				t.Fatalf("%v, want %v with %q", err, row.want, row.says)
+			}
+			s.AbortInfo = &session.Abort{Reason: session.AbortTargetGone}
+			if err := w.driver.Abort(t.Context(), s); err != nil {
+				t.Errorf("abort: %v", err)
+			}
+		})
+	}
+}
+
+func (w *world) physical(t session.Target) client.Physical {
+	w.t.Helper()
+	p, err := w.client.Resolve(w.t.Context(), pathOf(t), t.Partition)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+func TestMissingTargetsAndReadOnly(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	for _, tg := range []session.Target{{Database: "fluss", Table: "nope"}, {Database: "nope", Table: "nope"}, {Database: "fluss", Table: "a/b"}} {
+		if _, err := w.driver.Resolve(t.Context(), tg); !errors.Is(err, session.ErrTargetNotFound) {
+			t.Errorf("%v: %v", tg, err)
+		}
+	}
+	parted := w.table(1, true, nil)
+	if _, err := w.driver.Resolve(t.Context(), parted); !errors.Is(err, session.ErrTargetRefused) {
+		t.Errorf("no partition named: %v", err)
+	}
+	parted.Partition = "north"
+	if _, err := w.driver.Resolve(t.Context(), parted); !errors.Is(err, session.ErrTargetNotFound) {
+		t.Errorf("a missing partition: %v", err)
+	}
+	c := w.config
+	c.ReadOnly, c.ZooKeeper = true, nil
+	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
+		t.Errorf("read only: %v", err)
+	}
+	c.ReadOnly = false
+	if _, err := Open(c); err == nil {
+		t.Error("loading without ZooKeeper was accepted")
+	}
+	c = w.config
+	c.Publication = Birth
+	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
+		t.Errorf("birth of what exists: %v", err)
+	}
+}
+
+func TestTheFenceLetsOneSessionIn(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	tg := w.table(3, false, nil)
+	s := newSession(tg, 1)
+	first, err := w.driver.Begin(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := w.driver.Begin(t.Context(), s)
+	if err != nil || again.SnapshotIDs[0] != first.SnapshotIDs[0] {
+		t.Errorf("begun again: %v, %v", again.SnapshotIDs, err)
+	}
+	if _, err := w.driver.Begin(t.Context(), newSession(tg, 2)); !errors.Is(err, session.ErrTargetOwned) {
+		t.Errorf("another session: %v", err)
+	}
+	s = frozenSession(s, first)
+	if err := w.driver.Abort(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrEnded) {
+		t.Errorf("decide after an abort: %v", err)
+	}
+	if _, err := w.driver.Begin(t.Context(), newSession(tg, 1)); !errors.Is(err, session.ErrStaleEpoch) {
+		t.Errorf("a stale epoch: %v", err)
+	}
+	next, err := w.driver.Begin(t.Context(), newSession(tg, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if next.SnapshotIDs[0] != 1 {
+		t.Errorf("snapshot ids %v, want those behind the aborted session's", next.SnapshotIDs)
+	}
+	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrStaleEpoch) {
+		t.Errorf("decide of the old session: %v", err)
+	}
+	if r, err := w.driver.Resolve(t.Context(), tg); err != nil || r.Epoch != 2 {
+		t.Errorf("epoch %d, %v", r.Epoch, err)
+	}
+}
+
+func TestAPartitionIsCreatedAndGivenBack(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing, c.RemoveCreated = CreateMissing, true })
+	tg := w.table(2, true, nil)
+	tg.Partition = "north"
+	s, err := begin(t.Context(), w.driver, newSession(tg, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.PartitionID == nil || s.Plan.Publication != "in_place" {
+		t.Errorf("%+v", s.Plan)
+	}
+	if err := w.driver.Abort(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if parts, err := w.driver.ListPartitions(t.Context(), tg.Database, tg.Table); err != nil || len(parts) != 0 {
+		t.Errorf("%v, %v", parts, err)
+	}
+	s = load(t, w.driver, tg, 2, 100)
+	w.sameRows(s, 100)
+}
+
+func TestABirthWhoseNameIsTakenIsNoLoad(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = BearMissing })
+	tg := w.table(2, true, nil)
+	tg.Partition = "north"
+	s, err := begin(t.Context(), w.driver, newSession(tg, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, w.store, w.driver, s, 100)
+	w.nodes.born = func([]zk.Op) error { return nil }
+	info, err := w.client.TableInfo(t.Context(), pathOf(tg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.CreatePartition(t.Context(), info, "north", client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrEnded) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestWritersAreKeptOutAndLetInAgain(t *testing.T) {
+	rule := func(resource client.Resource, name, principal string, op client.Operation) client.ACL {
+		return client.ACL{ResourceName: name, Resource: resource, PrincipalName: principal, PrincipalType: "User", Host: "*", Operation: op, Permission: client.Allow}
+	}
+	for _, commits := range []bool{true, false} {
+		w := newWorld(t, flusstest.Options{Authorizer: true}, func(c *Config) { c.Principal = "User:broker" })
+		tg := w.table(3, false, nil)
+		name := tg.Database + "." + tg.Table
+		before := []client.ACL{
+			rule(client.TableResource, name, "broker", client.OpWrite), rule(client.TableResource, name, "alice", client.OpWrite),
+			rule(client.TableResource, name, "bob", client.OpAll), rule(client.TableResource, name, "bob", client.OpRead),
+			rule(client.DatabaseResource, tg.Database, "carol", client.OpWrite), rule(client.TableResource, "fluss.other", "alice", client.OpWrite),
+		}
+		if err := w.client.CreateACLs(t.Context(), before...); err != nil {
+			t.Fatal(err)
+		}
+		s, err := begin(t.Context(), w.driver, newSession(tg, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		during := w.acls()
+		if during[before[1]] || during[before[2]] || !during[before[0]] || !during[before[3]] || !during[before[5]] || !during[rule(client.TableResource, name, "bob", client.OpAlter)] {
+			t.Errorf("during the session: %v", during)
+		}
+		if commits {
+			build(t, w.store, w.driver, s, 100)
+			if err := errors.Join(w.driver.Decide(t.Context(), s), w.driver.Publish(t.Context(), s)); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := w.driver.Abort(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		after := w.acls()
+		for _, r := range before {
+			if !after[r] {
+				t.Errorf("not given back: %+v", r)
+			}
+		}
+		if len(after) != len(before) {
+			t.Errorf("%d rules, before %d", len(after), len(before))
+		}
+	}
+}
+
+func (w *world) acls() map[client.ACL]bool {
+	w.t.Helper()
+	list, err := w.client.ACLs(w.t.Context(), client.ACLFilter{Resource: client.AnyResource, Operation: client.AnyOperation, Permission: client.AnyPermission})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out := map[client.ACL]bool{}
+	for _, r := range list {
+		out[r] = true
+	}
+	return out
+}
+
+func TestALostFenceIsDamage(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	s := w.decided(nil)
+	if err := w.store.Delete(t.Context(), fenceKey(s.TableID, "")); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Publish(t.Context(), s); !errors.Is(err, target.ErrDamaged) {
+		t.Error(err)
+	}
+}
+
+func TestATargetThatIsGoneEndsTheSession(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	s := w.built(nil)
+	if err := w.client.DropTable(t.Context(), pathOf(s.Target), client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrEnded) {
+		t.Errorf("decide: %v", err)
+	}
+	if err := w.driver.Abort(t.Context(), s); err != nil {
+		t.Errorf("abort: %v", err)
+	}
+	if f := w.fenceOf(s); f.State != fenceAborted {
+		t.Errorf("the fence is %s", f.State)
+	}
+}
+
+func TestTheCatalogIsReadOnly(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	tg := w.table(3, true, nil)
+	d := w.driver
+	_, createErr := d.CreateTable(t.Context(), "fluss", "x", nil)
+	_, partErr := d.CreatePartition(t.Context(), "fluss", "x", "y")
+	for _, err := range []error{createErr, partErr, d.DropTable(t.Context(), "fluss", "x"), d.DropPartition(t.Context(), "fluss", "x", "y")} {
+		if !errors.Is(err, ErrReadOnly) {
+			t.Error(err)
+		}
+	}
+	got, err := d.GetTable(t.Context(), tg.Database, tg.Table)
+	if err != nil || got.SchemaID != 1 || got.RemoteDir != fakeRoot {
+		t.Errorf("%+v, %v", got, err)
+	}
+	for _, db := range []string{"", "fluss"} {
+		if list, err := d.ListTables(t.Context(), db); err != nil || len(list) != 1 || list[0].Name != tg.Table {
+			t.Errorf("tables of %q: %v, %v", db, list, err)
+		}
+	}
+	if _, err := d.ListTables(t.Context(), "nope"); !errors.Is(err, session.ErrTargetNotFound) {
+		t.Error(err)
+	}
+	info, err := w.client.TableInfo(t.Context(), pathOf(tg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.client.CreatePartition(t.Context(), info, "north", client.Refuse); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := d.ListPartitions(t.Context(), tg.Database, tg.Table); err != nil || len(list) != 1 || list[0].Name != "north" {
+		t.Errorf("%v, %v", list, err)
+	}
+	if list, err := d.Schemas(t.Context(), tg.Database, tg.Table); err != nil || len(list) != 1 || !strings.Contains(string(list[0].JSON), "primary_key") {
+		t.Errorf("%v, %v", list, err)
+	}
+}
+
+func TestServersAndStoreMayWriteFileURIsDifferently(t *testing.T) {
+	w := newWorld(t, flusstest.Options{}, nil)
+	for _, uri := range []string{"file:///fluss/remote/kv/x", "file:/fluss/remote/kv/x"} {
+		if k, err := w.driver.Key(uri); err != nil || k != "kv/x" {
+			t.Errorf("%s: %q, %v", uri, k, err)
+		}
+	}
+	for _, uri := range []string{"file:///fluss/remotekv/x", "file:///fluss/remote/../x", "s3://fluss/remote/x", "/fluss/remote/x"} {
+		if k, err := w.driver.Key(uri); err == nil {
+			t.Errorf("%s is key %q", uri, k)
+		}
+	}
+}

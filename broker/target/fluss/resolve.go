@@ -1,0 +1,179 @@
+package fluss
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/fluss/client"
+	"github.com/fluss-sluice/sluice/fluss/key"
+	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/fluss/schema"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+// place is a resolved target.
+type place struct {
+	info *client.TableInfo
+	// physical names a missing partition without an id.
+	physical client.Physical
+	missing  bool
+}
+
+func pathOf(t session.Target) client.TablePath {
+	return client.TablePath{Database: t.Database, Table: t.Table}
+}
+
+// known maps refusals that say that something does not exist.
+func known(t session.Target, err error) error {
+	switch client.CodeOf(err) {
+	case client.CodeTableNotExist, client.CodeDatabaseNotExist, client.CodePartitionNotExist, client.CodeUnknownTableOrBucket:
+		return fmt.Errorf("%w: %s: %w", session.ErrTargetNotFound, t, err)
+	}
+	if errors.Is(err, client.ErrUnsupported) {
+		return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, t, err)
+	}
+	return err
+}
+
+func checkNames(t session.Target) error {
+	if err := errors.Join(schema.CheckIdentifier(t.Database), schema.CheckIdentifier(t.Table)); err != nil {
+		return fmt.Errorf("%w: %w", session.ErrTargetNotFound, err)
+	}
+	return nil
+}
+
+// find asks the cluster for a target. A missing partition is found as such when the
+// configuration has a use for it.
+func (d *Driver) find(ctx context.Context, t session.Target) (*place, error) {
+	if err := checkNames(t); err != nil {
+		return nil, err
+	}
+	info, err := d.c.Client.TableInfo(ctx, pathOf(t))
+	if err != nil {
+		return nil, known(t, err)
+	}
+	p := &place{info: info, physical: client.Physical{Path: info.Path, TableID: info.ID, Partition: t.Partition}}
+	switch partitioned := len(info.Table.PartitionKey) > 0; {
+	case partitioned && t.Partition == "":
+		return nil, fmt.Errorf("%w: %s is partitioned by %v: name one partition", session.ErrTargetRefused, t, info.Table.PartitionKey)
+	case !partitioned && t.Partition != "":
+		return nil, fmt.Errorf("%w: %s.%s is not partitioned", session.ErrTargetNotFound, t.Database, t.Table)
+	case !partitioned:
+		return p, nil
+	}
+	physical, err := d.c.Client.Resolve(ctx, info.Path, t.Partition)
+	switch {
+	case client.CodeOf(err) == client.CodePartitionNotExist && d.c.Missing != RefuseMissing:
+		p.missing = true
+		return p, checkPartition(info.Table, t)
+	case err != nil:
+		return nil, known(t, err)
+	case physical.TableID != info.ID:
+		return nil, fmt.Errorf("%w: %s was dropped and created again just now", session.ErrTargetNotFound, t)
+	}
+	p.physical = physical
+	return p, nil
+}
+
+// checkPartition checks the name of a partition that is to come into being as far as
+// every partition's must be.
+func checkPartition(t *schema.Table, of session.Target) error {
+	values := strings.Split(of.Partition, "$")
+	if len(values) != len(t.PartitionKey) {
+		return fmt.Errorf("%w: partition %q of %s.%s: want %d values joined by $, for %v", session.ErrTargetRefused, of.Partition, of.Database, of.Table, len(t.PartitionKey), t.PartitionKey)
+	}
+	for _, v := range values {
+		if err := schema.CheckIdentifier(v); err != nil {
+			return fmt.Errorf("%w: partition %q: %w", session.ErrTargetRefused, of.Partition, err)
+		}
+	}
+	return nil
+}
+
+func (p *place) target() session.Target {
+	return session.Target{Database: p.info.Path.Database, Table: p.info.Path.Table, Partition: p.physical.Partition}
+}
+
+// checkLoad says why a table must not be bulk loaded here.
+func (d *Driver) checkLoad(ctx context.Context, p *place) error {
+	refuse := func(err error) error { return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, p.target(), err) }
+	if d.c.ReadOnly {
+		return refuse(errors.New("this broker only reads from the cluster"))
+	}
+	if err := p.info.Table.CheckBulkLoad(); err != nil {
+		return refuse(err)
+	}
+	if _, err := key.New(p.info.Table); err != nil {
+		return refuse(err)
+	}
+	if d.c.Publication == Birth && !p.missing {
+		return refuse(errors.New("loads are published by birth here, and this target exists: name a partition that does not"))
+	}
+	release, err := d.c.Client.Release(ctx)
+	if err != nil {
+		return known(p.target(), err)
+	}
+	if release < client.Release08 {
+		return refuse(fmt.Errorf("the cluster runs Fluss %s: want 0.8 or later", release))
+	}
+	return nil
+}
+
+// Resolve implements target.Driver.
+func (d *Driver) Resolve(ctx context.Context, t session.Target) (target.Resolved, error) {
+	p, err := d.find(ctx, t)
+	if err != nil {
+		return target.Resolved{}, err
+	}
+	if err := d.checkLoad(ctx, p); err != nil {
+		return target.Resolved{}, err
+	}
+	f, err := d.fence(ctx, p.fenceKey())
+	if err != nil {
+		return target.Resolved{}, err
+	}
+	r := d.resolved(p)
+	if f != nil {
+		r.Epoch = f.Epoch
+	}
+	return r, nil
+}
+
+func (d *Driver) resolved(p *place) target.Resolved {
+	r := target.Resolved{Table: d.tableOf(p.info)}
+	if id := p.physical.PartitionID; id != nil {
+		r.Partition = &target.Partition{Name: p.physical.Partition, ID: *id}
+	}
+	return r
+}
+
+func (d *Driver) tableOf(i *client.TableInfo) target.Table {
+	return target.Table{
+		Database: i.Path.Database, Name: i.Path.Table, ID: i.ID, SchemaID: i.SchemaID, Descriptor: i.JSON,
+		Created: i.Created.UnixMilli(), Modified: i.Modified.UnixMilli(), RemoteDir: d.c.RootURI,
+	}
+}
+
+// finalRoot is where a target's snapshots of this driver lie. Where a stop deletes the
+// tablet's remote directory, that is outside of it.
+func (d *Driver) finalRoot(p client.Physical, r client.Release) string {
+	root := d.c.RootURI
+	if r.StopDeletesRemote() {
+		root += "/" + ownDir
+	}
+	if p.PartitionID == nil {
+		return layout.TableDir(root, p.Path.Database, p.Path.Table, p.TableID)
+	}
+	return layout.PartitionDir(root, p.Path.Database, p.Path.Table, p.TableID, p.Partition, *p.PartitionID)
+}
+
+func (d *Driver) buckets(p *place) []int32 {
+	all := make([]int32, p.info.Table.BucketCount)
+	for i := range all {
+		all[i] = int32(i)
+	}
+	return all
+}
