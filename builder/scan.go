@@ -8,6 +8,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/client"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/builder/scan"
+	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/session/scope"
 )
@@ -109,6 +110,11 @@ func (c *Client) reader() *scan.Reader { return &scan.Reader{Service: c.api, Ope
 type snapshotObjects struct {
 	store
 	tokens *client.Tokens
+}
+
+// Key implements scan.Objects. Clusters write local URIs as Java does.
+func (o snapshotObjects) Key(uri string) (string, error) {
+	return o.store.Key(layout.CanonicalURI(uri))
 }
 
 // Close implements scan.Objects.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 
+	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 )
 
@@ -17,7 +18,7 @@ import (
 // outside the directory is read.
 func Dir(dir string) OpenStore {
 	return func(_ context.Context, root string) (Objects, error) {
-		named, ok := strings.CutPrefix(canonical(root), "file://")
+		named, ok := strings.CutPrefix(layout.CanonicalURI(root), "file://")
 		if !ok && dir == "" {
 			return nil, errors.New("it is not on a local file system")
 		}
@@ -29,7 +30,7 @@ func Dir(dir string) OpenStore {
 		if err != nil {
 			return nil, fmt.Errorf("%w (where is it mounted here?)", err)
 		}
-		return &directory{root: r, prefix: canonical(root) + "/"}, nil
+		return &directory{root: r, prefix: layout.CanonicalURI(root) + "/"}, nil
 	}
 }
 
@@ -41,7 +42,7 @@ type directory struct {
 
 // Key implements Objects.
 func (d *directory) Key(uri string) (string, error) {
-	key, ok := strings.CutPrefix(canonical(uri), d.prefix)
+	key, ok := strings.CutPrefix(layout.CanonicalURI(uri), d.prefix)
 	if !ok {
 		return "", fmt.Errorf("%w: %.300q does not lie below %s", objstore.ErrInvalidKey, uri, d.prefix)
 	}

@@ -99,14 +99,6 @@ func (c *Client) OpenTable(ctx context.Context, t Target, columns ...string) (*T
 	return c.reader().OpenTable(ctx, t, columns...)
 }
 
-// canonical gives a local URI its usual form: Java prints file:/dir.
-func canonical(uri string) string {
-	if rest, ok := strings.CutPrefix(uri, "file:/"); ok && !strings.HasPrefix(rest, "/") {
-		return "file:///" + rest
-	}
-	return uri
-}
-
 // remoteRoot finds the remote root in the URI of one of a table's files.
 func remoteRoot(uri string, p client.Physical) (string, error) {
 	dir := layout.TableDir("", p.Path.Database, p.Path.Table, p.TableID) + "/"
@@ -151,7 +143,7 @@ type tableFiles struct {
 
 // Key implements scan.Objects.
 func (f *tableFiles) Key(uri string) (string, error) {
-	uri = canonical(uri)
+	uri = layout.CanonicalURI(uri)
 	_, _, err := f.find(f.ctx, uri)
 	return uri, err
 }
@@ -215,7 +207,7 @@ func (f *tableFiles) read(ctx context.Context, uri string) ([]byte, error) {
 func metadataURI(m client.KVSnapshotMetadata) (string, error) {
 	for _, f := range m.Files {
 		if f.LocalName == "CURRENT" {
-			dir, _ := path.Split(canonical(f.RemotePath))
+			dir, _ := path.Split(layout.CanonicalURI(f.RemotePath))
 			return dir + layout.MetadataName, nil
 		}
 	}

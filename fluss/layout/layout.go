@@ -96,3 +96,12 @@ func PrivateFileName(contentSHA256, localPath string) string {
 func join(dir string, names ...string) string {
 	return strings.TrimRight(dir, "/") + "/" + strings.Join(names, "/")
 }
+
+// CanonicalURI writes a local URI as Java prints it, file:/dir, in the usual form,
+// file:///dir, which the functions here take and return. Others stay as they are.
+func CanonicalURI(uri string) string {
+	if rest, ok := strings.CutPrefix(uri, "file:/"); ok && !strings.HasPrefix(rest, "/") {
+		return "file:///" + rest
+	}
+	return uri
+}

@@ -26,3 +26,13 @@ func TestPaths(t *testing.T) {
 		t.Error("files of equal content share a name")
 	}
 }
+
+func TestCanonicalURI(t *testing.T) {
+	for uri, want := range map[string]string{
+		"file:/a/b": "file:///a/b", "file:///a/b": "file:///a/b", "file://host/a": "file://host/a", "s3://b/k": "s3://b/k", "": "",
+	} {
+		if got := CanonicalURI(uri); got != want {
+			t.Errorf("%q: %q, want %q", uri, got, want)
+		}
+	}
+}

@@ -57,6 +57,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
+	"github.com/fluss-sluice/sluice/broker/target/flussread"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
@@ -156,12 +157,18 @@ type Config struct {
 // Several brokers may use one cluster.
 type Driver struct {
 	c Config
+	// Reads are leases, lake snapshots, rows, and which files readers may see.
+	*flussread.Reads
 }
 
 var (
 	_ target.Driver    = (*Driver)(nil)
 	_ target.Catalog   = (*Driver)(nil)
 	_ target.Snapshots = (*Driver)(nil)
+	_ target.Leases    = (*Driver)(nil)
+	_ target.Lake      = (*Driver)(nil)
+	_ target.Rows      = (*Driver)(nil)
+	_ target.Visible   = (*Driver)(nil)
 )
 
 // Open checks the configuration; it touches neither cluster nor store.
@@ -194,7 +201,9 @@ func Open(c Config) (*Driver, error) {
 		return nil, fmt.Errorf("fluss target: principal %q: want User:name", c.Principal)
 	}
 	defaults(&c)
-	return &Driver{c: c}, nil
+	d := &Driver{c: c}
+	d.Reads = flussread.New(c.Client, d.Key, c.Now)
+	return d, nil
 }
 
 func defaults(c *Config) {
