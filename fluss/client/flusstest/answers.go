@@ -67,6 +67,8 @@ func (s *state) definitions(r *Request) (proto.Message, error) {
 		return &flusspb.TableExistsResponse{Exists: proto.Bool(err == nil)}, nil
 	case *flusspb.CreateTableRequest:
 		return &flusspb.CreateTableResponse{}, s.createTable(m)
+	case *flusspb.AlterTableRequest:
+		return &flusspb.AlterTableResponse{}, s.addColumns(m)
 	case *flusspb.DropTableRequest:
 		_, err := s.table(m.GetTablePath())
 		if err != nil && m.GetIgnoreIfNotExists() {
@@ -430,4 +432,28 @@ func bucketKey(partition *int64, table int64, bucket int32) string {
 		return fmt.Sprintf("%d/%d", table, bucket)
 	}
 	return fmt.Sprintf("%d-%d/%d", table, *partition, bucket)
+}
+
+// addColumns appends columns and gives the table a new schema.
+func (s *state) addColumns(m *flusspb.AlterTableRequest) error {
+	t, err := s.table(m.GetTablePath())
+	if err != nil {
+		return err
+	}
+	next := *t.descriptor.Schema
+	next.Columns = slices.Clone(next.Columns)
+	for _, add := range m.GetAddColumns() {
+		one, err := schema.Parse(fmt.Appendf(nil,
+			`{"version":1,"columns":[{"name":%q,"data_type":%s,"id":0}],"highest_field_id":1000000}`, add.GetColumnName(), add.GetDataTypeJson()))
+		if err != nil {
+			return err
+		}
+		next.HighestFieldID++
+		one.Columns[0].ID = next.HighestFieldID
+		next.Columns = append(next.Columns, one.Columns[0])
+	}
+	descriptor := *t.descriptor
+	descriptor.Schema = &next
+	t.descriptor, t.schemas = &descriptor, append(t.schemas, &next)
+	return nil
 }
