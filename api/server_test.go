@@ -23,6 +23,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/audit"
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/directory"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend"
@@ -110,6 +111,7 @@ type parts struct {
 	root      string // URI of the warehouse
 	vendor    vend.Vendor
 	handOvers []session.HandOver
+	wrap      func(*directory.Driver) target.Driver // nil leaves the warehouse as it is
 }
 
 func newWorldOf(t testing.TB, p parts, change ...func(*Config)) *world {
@@ -133,8 +135,12 @@ func newWorldOf(t testing.TB, p parts, change ...func(*Config)) *world {
 	t.Cleanup(func() { objects.Close() })
 	driver, err := directory.Open(directory.Config{Objects: objects, RootURI: p.root})
 	must(err)
+	var of target.Driver = driver
+	if p.wrap != nil {
+		of = p.wrap(driver)
+	}
 	w.broker, err = broker.New(broker.Config{
-		Store: store, Driver: driver, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers,
+		Store: store, Driver: of, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers,
 	})
 	must(err)
 	t.Cleanup(func() { w.broker.Close() })
