@@ -190,6 +190,69 @@ func TestASnapshotThatIsGoneIsNoWrongRow(t *testing.T) {
 	}
 }
 
+// The cluster has replaced every snapshot between the opening of the scan and its first
+// row, and deleted the files that the new ones do not share.
+func TestASnapshotThatIsGoneIsReplacedByANewerOne(t *testing.T) {
+	cluster := flusstest.Start(t, flusstest.Options{})
+	c := dial(t, cluster.Bootstrap()...)
+	target, dir := restore(t, c, "types")
+	d := direct(t, c, dir)
+	for _, fixed := range []bool{false, true} {
+		before, err := d.LatestKVSnapshots(t.Context(), target)
+		must(t, err)
+		req := flussdirect.ScanRequest{Target: target}
+		if fixed {
+			req.SnapshotID, req.Buckets = &before.Snapshots[0].SnapshotID, []int{before.Snapshots[0].BucketID}
+		}
+		s, err := d.SnapshotScan(t.Context(), req)
+		must(t, err)
+		replaceSnapshots(t, c, dir, 10)
+		if !fixed {
+			sameRows(t, s, fixtureRows(t, "types"))
+			for i, k := range s.Snapshots() {
+				if k.SnapshotID != before.Snapshots[i].SnapshotID+10 {
+					t.Errorf("bucket %d: snapshot %d was read", k.BucketID, k.SnapshotID)
+				}
+			}
+		} else {
+			// Who names a snapshot gets that one or none.
+			for _, err = range s.Rows() {
+			}
+			if !errors.Is(err, scan.ErrGone) {
+				t.Errorf("a snapshot that was named: %v", err)
+			}
+		}
+		must(t, s.Close())
+	}
+}
+
+// replaceSnapshots moves every snapshot's own files to one of a higher id.
+func replaceSnapshots(t testing.TB, c *client.Client, dir string, by int64) {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, "kv/lab/*/*/snap-*/_METADATA"))
+	must(t, err)
+	if len(found) == 0 {
+		t.Fatal("no snapshot")
+	}
+	for _, path := range found {
+		b, err := os.ReadFile(path)
+		must(t, err)
+		m, err := snapshot.Parse(b)
+		must(t, err)
+		m.SnapshotID += by
+		old := m.Location
+		m.Location = fmt.Sprintf("%s/snap-%d", old[:strings.LastIndexByte(old, '/')], m.SnapshotID)
+		for i := range m.Private {
+			m.Private[i].Path = strings.Replace(m.Private[i].Path, old, m.Location, 1)
+		}
+		to := filepath.Join(filepath.Dir(filepath.Dir(path)), fmt.Sprintf("snap-%d", m.SnapshotID))
+		must(t, os.Rename(filepath.Dir(path), to))
+		b = m.AppendJSON(nil)
+		must(t, os.WriteFile(filepath.Join(to, "_METADATA"), b, 0o644))
+		must(t, c.Coordinator().CommitKVSnapshot(t.Context(), b, 0, 0))
+	}
+}
+
 func TestAScanWorksWhereLeasesAreNotOffered(t *testing.T) {
 	cluster := flusstest.Start(t, flusstest.Options{Release: client.Release08})
 	c := dial(t, cluster.Bootstrap()...)

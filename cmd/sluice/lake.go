@@ -26,11 +26,13 @@ snapshots, by default the newest only.`,
 	cluster.add(fs)
 	fs.Int64Var(&id, "snapshot-id", 0, "the lake's own id (default: the newest)")
 	fs.BoolVar(&readable, "readable", false, "the newest that can be read together with the log")
-	c.MarkFlagsMutuallyExclusive("snapshot-id", "readable")
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		target, err := parseTarget(args[0])
 		if err != nil {
 			return err
+		}
+		if readable && fs.Changed("snapshot-id") {
+			return &usageError{errors.New("--snapshot-id and --readable exclude each other")}
 		}
 		from, err := cluster.open(cmd.Context(), g, builder.Gateway)
 		if err != nil {

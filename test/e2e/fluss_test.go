@@ -162,3 +162,91 @@ func written(t *testing.T, r []row.Value) flussoracle.Row {
 	}
 	return out
 }
+
+// TestALiveClusterIsReadThroughTheBroker has Fluss's own client write, its cluster make
+// snapshots, and a reader with a Sluice token and no way to the cluster read them.
+func TestALiveClusterIsReadThroughTheBroker(t *testing.T) {
+	f := env.NeedFluss(t, env.FlussOptions{})
+	judge := flussoracle.Need(t, f, flussoracle.Options{})
+	w := newClusterWorld(t, f)
+	ctx, table := t.Context(), flussoracle.T("demo.read")
+	target := v1.Target{Database: "demo", Table: "read"}
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, w.Log())
+		}
+	}
+	_, err := judge.CreateTable(ctx, table, flussoracle.Definition{
+		Columns:    []flussoracle.Column{{Name: "id", Type: "INT NOT NULL"}, {Name: "tags", Type: "MAP<STRING NOT NULL, ARRAY<INT>>"}},
+		PrimaryKey: []string{"id"}, Buckets: 3,
+	})
+	must(err)
+	write := func(from, to int, more string) {
+		t.Helper()
+		var rows []flussoracle.Row
+		for i := from; i < to; i++ {
+			rows = append(rows, flussoracle.Row(fmt.Sprintf(`{"id":%d,"tags":[["a",[%d,null]]]%s}`, i, i, more)))
+		}
+		must(judge.Upsert(ctx, table, rows...))
+		must(judge.WaitSnapshots(ctx, table, judgePatience))
+	}
+	write(0, 300, "")
+	_, err = judge.AddColumns(ctx, table, flussoracle.Column{Name: "extra", Type: "STRING"})
+	must(err)
+	write(300, 320, `,"extra":"e"`)
+
+	reader := w.as("reader")
+	s, err := reader.SnapshotScan(ctx, builder.ScanRequest{Target: target})
+	must(err)
+	defer s.Close()
+	// Newer snapshots do not disturb a scan that is open: a lease holds its own.
+	found, err := judge.Read(ctx, flussoracle.SnapshotScan, table)
+	must(err)
+	for round := range 3 {
+		write(0, 50, fmt.Sprintf(`,"extra":"round %d"`, round))
+	}
+	i := 0
+	for r, err := range s.Rows() {
+		must(err)
+		want, err := flussoracle.ParseRow(s.Schema(), found[i].Row)
+		must(err)
+		if !row.EqualAll(r, want) {
+			t.Fatalf("row %d is %v, want %s", i, r, found[i].Row)
+		}
+		i++
+	}
+	if i != 320 || len(found) != 320 {
+		t.Errorf("%d rows, and Fluss's own client read %d", i, len(found))
+	}
+
+	opened, err := reader.OpenTable(ctx, target, "extra", "id")
+	must(err)
+	rows, err := opened.Lookup(ctx, []row.Value{row.Int32(7)}, []row.Value{row.Int32(999)}, []row.Value{row.Int32(310)})
+	must(err)
+	if !row.EqualAll(rows[0], []row.Value{row.String("round 2"), row.Int32(7)}) || rows[1] != nil || !row.EqualAll(rows[2], []row.Value{row.String("e"), row.Int32(310)}) {
+		t.Errorf("looked up %v", rows)
+	}
+	if rows, err = opened.LimitScan(ctx, 1000); err != nil || len(rows) != 320 {
+		t.Errorf("%d rows as they are now, %v", len(rows), err)
+	}
+	stats, err := reader.TableStats(ctx, target)
+	must(err)
+	ends, err := reader.ListOffsets(ctx, target, v1.OffsetsLatest)
+	must(err)
+	javaEnds, err := judge.EndOffsets(ctx, table)
+	must(err)
+	var counted int64
+	for i, b := range stats.Buckets {
+		counted += *b.RowCount
+		if o := ends.Buckets[i]; o.LogOffset != javaEnds[o.BucketID] {
+			t.Errorf("bucket %d ends at %d, and Fluss's own client says %d", o.BucketID, o.LogOffset, javaEnds[o.BucketID])
+		}
+	}
+	if n, err := judge.RowCount(ctx, table); err != nil || n != counted {
+		t.Errorf("%d rows, and Fluss's own client counts %d, %v", counted, n, err)
+	}
+	if _, err := reader.GetLatestLakeSnapshot(ctx, target); err == nil || !strings.Contains(err.Error(), v1.CodeNotFound) {
+		t.Errorf("a lake snapshot of a table without: %v", err)
+	}
+}
