@@ -32,7 +32,8 @@
 //     OpenOptions.Resume continues from it with a token of its own.
 //   - A scan reads the rows of KV snapshots in key order, bucket by bucket, as the
 //     table's columns are now: values written under an older schema are mapped by
-//     column id.
+//     column id. While it is open a lease keeps its snapshots, where the target has
+//     leases; see package scan. Package flussdirect scans without a broker.
 //
 // # Ways to the object store
 //
