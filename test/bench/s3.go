@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -101,29 +102,36 @@ func (b *bench) onServer(server *env.Server, dir string) error {
 	return b.alternate(scans, "M rows/s", 1e6)
 }
 
-// alternate lets contenders alternate, and prints medians and how many times the first
-// one is faster.
+// alternate lets contenders take turns, each round begun by another one, and prints
+// medians and how many times the first contender is faster: the median of the rounds'
+// own ratios, as what else the machine does changes from round to round.
 func (b *bench) alternate(all []*contender, unit string, scale float64) error {
-	for range b.rounds {
-		for _, c := range all {
+	for round := range b.rounds {
+		for i := range all {
+			c := all[(round+i)%len(all)]
 			if err := c.run(); err != nil {
 				return fmt.Errorf("%s: %w", c.name, err)
 			}
 		}
 	}
-	var first float64
 	for i, c := range all {
 		s := series{name: c.name, all: c.all}
-		slices.Sort(c.peaks)
-		line := fmt.Sprintf("%-52s %8.2f %s  %6.2f CPU s  peak %4d MiB", c.name, s.median(rate)/scale, unit, s.median(cpu), c.peaks[len(c.peaks)/2]>>20)
-		if i == 0 {
-			first = s.median(rate)
-		} else {
-			line += fmt.Sprintf("  the first is %.2f ×", first/s.median(rate))
+		line := fmt.Sprintf("%-52s %8.2f %s  %6.2f CPU s  peak %4d MiB", c.name, s.median(rate)/scale, unit, s.median(cpu), median(c.peaks)>>20)
+		if i > 0 {
+			ratios := make([]float64, b.rounds)
+			for r := range ratios {
+				ratios[r] = all[0].all[r].Rate / c.all[r].Rate
+			}
+			line += fmt.Sprintf("  the first is %.2f × (%.2f to %.2f)", median(ratios), slices.Min(ratios), slices.Max(ratios))
 		}
 		fmt.Println(line)
 	}
 	return nil
+}
+
+func median[T cmp.Ordered](v []T) T {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
 }
 
 // run runs the contender once; of several passes the fastest counts.
