@@ -14,6 +14,8 @@ const (
 	leaseDuration = 10 * time.Minute
 	// A lease is renewed three times before it would end.
 	leaseRenewal = leaseDuration / 4
+	// leaseTimeout bounds one attempt, so that a scan is not held up.
+	leaseTimeout = 10 * time.Second
 	// releaseTimeout bounds giving a lease up; one that is not given up expires.
 	releaseTimeout = 5 * time.Second
 )
@@ -36,16 +38,15 @@ func newLease(s Service, t v1.Target) *lease {
 	return &lease{service: s, target: t, id: "scan-" + rand.Text(), held: map[int]int64{}}
 }
 
-// add holds further snapshots, and renews.
+// add holds further snapshots, and renews. A failure is no reason not to scan: the lease
+// may be had at the next turn.
 func (l *lease) add(ctx context.Context, which []v1.SnapshotRef) error {
 	l.mu.Lock()
 	for _, k := range which {
 		l.held[k.BucketID] = k.SnapshotID
 	}
 	l.mu.Unlock()
-	if err := l.acquire(ctx); err != nil {
-		return ctx.Err() // the scan goes on without
-	}
+	_ = l.acquire(ctx)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cancel == nil && !l.none {
@@ -53,7 +54,7 @@ func (l *lease) add(ctx context.Context, which []v1.SnapshotRef) error {
 		l.cancel = cancel
 		l.wg.Go(func() { l.renew(renewing) })
 	}
-	return nil
+	return ctx.Err()
 }
 
 // acquire asks for all that is held, if leases are offered.
@@ -68,6 +69,8 @@ func (l *lease) acquire(ctx context.Context) error {
 	if none {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
 	_, err := l.service.AcquireLease(ctx, l.target, req)
 	switch codeOf(err) {
 	// Servers of an older version do not know the request.
