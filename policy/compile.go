@@ -283,6 +283,11 @@ func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input,
 
 // run evaluates the entry point and returns its one value.
 func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l limits) (ast.Value, error) {
+	return rs.runWith(ctx, store, in, l, func(*topdown.Query) {})
+}
+
+// runWith is run with a query to which watch may add tracers.
+func (rs *ruleset) runWith(ctx context.Context, store storage.Store, in *Input, l limits, watch func(*topdown.Query)) (ast.Value, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -296,7 +301,7 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 	defer time.AfterFunc(l.timeout, cancel.Cancel).Stop()
 	defer context.AfterFunc(ctx, cancel.Cancel)()
 
-	rows, err := topdown.NewQuery(rs.query).
+	q := topdown.NewQuery(rs.query).
 		WithQueryCompiler(rs.queries).
 		WithCompiler(rs.compiler).
 		WithStore(store).
@@ -305,8 +310,9 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 		WithMetrics(metrics.NoOp()).
 		WithTime(in.Time).
 		WithStrictBuiltinErrors(true).
-		WithInput(ast.NewTerm(in.value())).
-		Run(ctx)
+		WithInput(ast.NewTerm(in.value()))
+	watch(q)
+	rows, err := q.Run(ctx)
 	switch {
 	case topdown.IsCancel(err) && ctx.Err() != nil:
 		return nil, ctx.Err()

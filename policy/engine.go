@@ -310,21 +310,26 @@ func (g *generation) decide(ctx context.Context, in *Input, l limits) (v verdict
 	if err != nil {
 		return verdict{}, err
 	}
+	return settle(in, d), nil
+}
+
+// settle makes a verdict of what the rules answered.
+func settle(in *Input, d Decision) verdict {
 	if !d.Allow {
 		d.Constraints = Constraints{}
 		if len(d.Reasons) == 0 {
 			d.Reasons = []string{"denied"}
 		}
-		return verdict{Decision: d}, nil
+		return verdict{Decision: d}
 	}
 	reason := floor(in)
 	if reason == "" && !d.narrow(in) {
 		reason = ReasonNothingGranted
 	}
 	if reason != "" {
-		return verdict{Decision{Reasons: []string{reason}, Rule: floorRule}, d.Rule}, nil
+		return verdict{Decision{Reasons: []string{reason}, Rule: floorRule}, d.Rule}
 	}
-	return verdict{Decision: d}, nil
+	return verdict{Decision: d}
 }
 
 // narrow cuts constraints to what was asked for and reports whether anything of it

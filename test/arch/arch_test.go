@@ -33,7 +33,7 @@ var layers = []layer{
 	{"api/v1", nil},
 	{"api/client", []string{"api/v1", "session/credential", "session/scope", "internal/objstore"}},
 	{"api", []string{"api", "broker", "policy", "session", "internal/objstore", "internal/durable"}},
-	{"policy", []string{"policy", "session"}},
+	{"policy", []string{"policy", "session", "internal/durable"}},
 	{"broker", []string{"broker", "policy", "session", "fluss", "internal"}},
 	{"builder", []string{"builder", "api/client", "api/v1", "session/credential", "session/scope", "fluss", "internal"}},
 	{"fluss", []string{"fluss"}},
