@@ -269,8 +269,8 @@ func newStore(document map[string]any) storage.Store {
 }
 
 // evaluate decides one input. An error is always ErrEvaluation.
-func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input, l limits) (Decision, error) {
-	v, err := rs.run(ctx, store, in, l)
+func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input, l limits, t topdown.QueryTracer) (Decision, error) {
+	v, err := rs.run(ctx, store, in, l, t)
 	if err != nil {
 		return Decision{}, fmt.Errorf("%w: %w", ErrEvaluation, err)
 	}
@@ -282,12 +282,7 @@ func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input,
 }
 
 // run evaluates the entry point and returns its one value.
-func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l limits) (ast.Value, error) {
-	return rs.runWith(ctx, store, in, l, func(*topdown.Query) {})
-}
-
-// runWith is run with a query to which watch may add tracers.
-func (rs *ruleset) runWith(ctx context.Context, store storage.Store, in *Input, l limits, watch func(*topdown.Query)) (ast.Value, error) {
+func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l limits, t topdown.QueryTracer) (ast.Value, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -311,7 +306,9 @@ func (rs *ruleset) runWith(ctx context.Context, store storage.Store, in *Input, 
 		WithTime(in.Time).
 		WithStrictBuiltinErrors(true).
 		WithInput(ast.NewTerm(in.value()))
-	watch(q)
+	if t != nil {
+		q = q.WithQueryTracer(t)
+	}
 	rows, err := q.Run(ctx)
 	switch {
 	case topdown.IsCancel(err) && ctx.Err() != nil:
