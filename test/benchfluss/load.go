@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/apache/arrow-go/v18/arrow"
@@ -187,5 +188,6 @@ func writeParquet(path string, rows int64) (err error) {
 	if closed := w.Close(); err == nil { // closes f, too
 		err = closed
 	}
+	syscall.Sync() // or the load waits for the disk to write this file before its own
 	return err
 }
