@@ -28,6 +28,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/builder"
+	flussclient "github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session/credential"
@@ -181,8 +182,33 @@ func (w *world) createAgain(t table) {
 	if t.partition {
 		d.PrimaryKey, d.PartitionBy = []string{"id", "p"}, []string{"p"}
 	}
-	_, err := w.judge.CreateTable(w.Context(), t.whole(), d)
+	info, err := w.judge.CreateTable(w.Context(), t.whole(), d)
 	w.must(err)
+	if !w.known(info.TableID) {
+		w.Logf("the coordinator missed the creation of %s and is restarted", t.Target)
+		w.bounce(env.Coordinator, 0)
+	}
+}
+
+// known reports whether the coordinator has heard of a new table. Fluss 0.9.1 makes a
+// table's node empty and sets it then; a coordinator whose cache is slow sees one event
+// instead of two, does not take it for a creation, and the table has no leaders until
+// the coordinator starts anew.
+func (w *world) known(tableID int64) bool {
+	w.Helper()
+	c, err := flussclient.Dial(w.Context(), flussclient.Config{Bootstrap: []string{w.fluss.Bootstrap()}})
+	w.must(err)
+	defer c.Close()
+	ctx, cancel := context.WithTimeout(w.Context(), 8*time.Second)
+	defer cancel()
+	lease := fmt.Sprint("test-", tableID) // nobody looks whether the snapshot exists
+	_, err = c.AcquireLease(ctx, lease, time.Minute, []flussclient.SnapshotRef{{Bucket: flussclient.TableBucket{TableID: tableID}}})
+	if err != nil {
+		w.Log(err)
+		return false
+	}
+	w.must(c.DropLease(w.Context(), lease))
+	return true
 }
 
 var columns = []flussoracle.Column{{Name: "id", Type: "INT NOT NULL"}, {Name: "p", Type: "STRING NOT NULL"}, {Name: "name", Type: "STRING"}, {Name: "v", Type: "DOUBLE"}}
