@@ -11,6 +11,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -29,6 +30,7 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	if err != nil {
 		return target.Frozen{}, err
 	}
+	durable.Point("fluss.fenced")
 	if p, err = d.bring(ctx, s, p, f); err != nil {
 		return target.Frozen{}, err
 	}
@@ -50,6 +52,7 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 			return target.Frozen{}, err
 		}
 	}
+	durable.Point("fluss.proved")
 	ids, err := d.snapshotIDs(ctx, k, s, p)
 	if err != nil {
 		return target.Frozen{}, err
