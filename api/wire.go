@@ -73,6 +73,7 @@ func (srv *Server) wireContext(s session.Session) *v1.BuildContext {
 		Plan: v1.Plan{
 			UploadRoot: s.Plan.UploadRoot, FinalRoot: s.Plan.FinalRoot, ManifestPath: s.Plan.ManifestPath,
 			Publication: s.Plan.Publication, HandOver: string(s.Plan.HandOver), LogOffset: s.Plan.LogOffset,
+			Fence: s.Plan.Fence,
 		},
 	}
 	if srv.signer != nil {

@@ -134,6 +134,9 @@ type Plan struct {
 	HandOver HandOver `json:"hand_over"`
 	// LogOffset is the driver's rule for a snapshot's log offset: "zero", "row_count" or "caller".
 	LogOffset string `json:"log_offset"`
+	// Fence is what keeps other writers from the target until it is published, in the
+	// driver's words; "" where nobody else can write.
+	Fence string `json:"fence,omitempty"`
 }
 
 // Abort records why a session ended or is ending.

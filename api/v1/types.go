@@ -101,6 +101,9 @@ type Plan struct {
 	Publication  string `json:"publication"`
 	HandOver     string `json:"hand_over"`
 	LogOffset    string `json:"log_offset"` // "zero", "row_count" or "caller"
+	// Fence is what keeps other writers from a cluster's table until it is published:
+	// "rules", "rules_partly", "proofs" or "unborn"; "" where nobody else can write.
+	Fence string `json:"fence,omitempty"`
 }
 
 // ObjectRef names an object with its length and digest.

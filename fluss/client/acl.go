@@ -35,6 +35,18 @@ const (
 	OpDescribe   Operation = 8
 )
 
+var operations = map[Operation]string{
+	AnyOperation: "any", OpAll: "all", OpRead: "read", OpWrite: "write", OpCreate: "create", OpDrop: "drop", OpAlter: "alter", OpDescribe: "describe",
+}
+
+// String names the operation.
+func (o Operation) String() string {
+	if name, ok := operations[o]; ok {
+		return name
+	}
+	return fmt.Sprintf("operation %d", int32(o))
+}
+
 // Permission is the effect of a rule; there is no denial.
 type Permission int32
 

@@ -23,6 +23,11 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	if err := d.checkLoad(ctx, p); err != nil {
 		return target.Frozen{}, err
 	}
+	if !p.missing || d.c.Missing == CreateMissing {
+		if _, err := d.rules(ctx, s.Target); err != nil {
+			return target.Frozen{}, err
+		}
+	}
 	k := p.fenceKey()
 	f, err := d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
 	if err != nil {
@@ -31,8 +36,11 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	if p, err = d.bring(ctx, s, p, f); err != nil {
 		return target.Frozen{}, err
 	}
-	if err := d.withdrawRules(ctx, k, s); err != nil {
-		return target.Frozen{}, err
+	keptOut := fenceUnborn
+	if !p.missing {
+		if keptOut, err = d.withdrawRules(ctx, k, s); err != nil {
+			return target.Frozen{}, err
+		}
 	}
 	if err := d.probeRoot(ctx, s, p); err != nil {
 		return target.Frozen{}, err
@@ -53,7 +61,9 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	return d.frozen(ctx, p, s, ids)
+	frozen, err := d.frozen(ctx, p, s, ids)
+	frozen.Plan.Fence = keptOut
+	return frozen, err
 }
 
 // bring creates a missing partition where that is configured, and waits until the

@@ -204,6 +204,12 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) error {
 		return err
 	}
 	if f.State == fenceBegun {
+		if s.Plan.Fence == fenceRules || s.Plan.Fence == fencePartly {
+			// A rule given meanwhile would open the fence again.
+			if _, err := d.withdrawRules(ctx, k, s); err != nil {
+				return err
+			}
+		}
 		if err := d.stillFit(ctx, s); err != nil {
 			return err
 		}
