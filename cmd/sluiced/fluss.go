@@ -75,6 +75,9 @@ func (t *targetConfig) checkFluss(bad func(key, format string, args ...any)) {
 	if f.Principal != "" && !strings.HasPrefix(f.Principal, "User:") {
 		bad(flussKey+".principal", "want User:name")
 	}
+	if f.Principal != "" && f.SASL.Username != "" && f.Principal != "User:"+f.SASL.Username {
+		bad(flussKey+".principal", "is not the user of sasl.username: sluiced's own rules would be withdrawn")
+	}
 	switch w := fluss.WiderRules(f.WiderRules); {
 	case w != fluss.RefuseWider && w != fluss.NoticeWider:
 		bad(flussKey+".wider_rules", "%.50q is not %s", f.WiderRules, fluss.NoticeWider)

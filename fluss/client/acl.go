@@ -114,8 +114,15 @@ func optional(s string) *string {
 	return &s
 }
 
-// ACLs lists the rules that a filter selects. CodeSecurityDisabled says that the
-// cluster has no authorizer.
+// MayDescribeCluster returns nil when this client's user may describe the cluster, and
+// with it all it holds; else an error, of CodeAuthorization when it may not.
+func (c *Client) MayDescribeCluster(ctx context.Context) error {
+	return c.fromAny(ctx, flusspb.APIDescribeClusterConfigs, &flusspb.DescribeClusterConfigsRequest{}, &flusspb.DescribeClusterConfigsResponse{})
+}
+
+// ACLs lists the rules that a filter selects. Rules about what the client's user may not
+// describe are left out without a word: only who MayDescribeCluster gets all.
+// CodeSecurityDisabled says that the cluster has no authorizer.
 func (c *Client) ACLs(ctx context.Context, filter ACLFilter) ([]ACL, error) {
 	var resp flusspb.ListAclsResponse
 	if err := c.fromAny(ctx, flusspb.APIListAcls, &flusspb.ListAclsRequest{AclFilter: filter.wire()}, &resp); err != nil {

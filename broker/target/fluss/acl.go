@@ -58,6 +58,9 @@ func (d *Driver) withdrawRules(ctx context.Context, k string, s session.Session)
 	if len(take) == 0 {
 		return keptOut, nil
 	}
+	if err := d.mayExchange(ctx, s, take[0]); err != nil {
+		return "", err
+	}
 	f, err := d.ownFence(ctx, k, s, func(next *fence) error {
 		next.Rules = next.Rules.with(take, all)
 		return nil
@@ -66,6 +69,17 @@ func (d *Driver) withdrawRules(ctx context.Context, k string, s session.Session)
 		return "", err
 	}
 	return keptOut, d.exchange(ctx, s, f.Rules.Added, f.Rules.Withdrawn)
+}
+
+// mayExchange proves the right to change rules about a table before any is recorded as
+// taken: what could not be given back would keep the session from ending. It drops a
+// rule of nobody's.
+func (d *Driver) mayExchange(ctx context.Context, s session.Session, like client.ACL) error {
+	like.PrincipalName = "sluice-nobody-" + s.ID
+	if _, err := d.c.Client.DropACLs(ctx, like.Exactly()); err != nil {
+		return fmt.Errorf("withdraw access rules of %s: %w", s.Target, known(s.Target, err))
+	}
+	return nil
 }
 
 // rules lists the rules of the cluster, nil when none are to be withdrawn or it has
@@ -79,8 +93,11 @@ func (d *Driver) rules(ctx context.Context, t session.Target) ([]client.ACL, err
 		d.c.Logger.Warn("the cluster has no authorizer: writers are not kept out, only noticed", "target", t.String())
 		return nil, nil
 	}
+	if err == nil { // otherwise rules that the broker may not see are missing
+		err = d.c.Client.MayDescribeCluster(ctx)
+	}
 	if err != nil {
-		return nil, fmt.Errorf("list the access rules of %s: %w", t, err)
+		return nil, fmt.Errorf("list the access rules of %s: %w", t, known(t, err))
 	}
 	if _, wider := d.writers(all, t); len(wider) > 0 && d.c.WiderRules != NoticeWider {
 		return nil, fmt.Errorf("%w: rules beyond %s let others write to it and are not withdrawn for one load: %s: narrow them to tables, or configure the target to go on with writers that are only noticed", session.ErrTargetRefused, t, names(wider))

@@ -219,7 +219,7 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 	}
 	lease := "sluice-probe-" + s.ID
 	if _, err := d.c.Client.AcquireLease(ctx, lease, time.Minute, []client.SnapshotRef{{Bucket: b, SnapshotID: 0}}); err != nil {
-		return fmt.Errorf("probe the remote directory by a lease: %w", err)
+		return fmt.Errorf("probe the remote directory by a lease: %w", known(s.Target, err))
 	}
 	var found bool
 	var listErr error

@@ -26,13 +26,13 @@ func pathOf(t session.Target) client.TablePath {
 	return client.TablePath{Database: t.Database, Table: t.Table}
 }
 
-// known maps refusals that say that something does not exist.
+// known maps refusals that say that something does not exist, or is not for this client.
 func known(t session.Target, err error) error {
 	switch client.CodeOf(err) {
 	case client.CodeTableNotExist, client.CodeDatabaseNotExist, client.CodePartitionNotExist, client.CodeUnknownTableOrBucket:
 		return fmt.Errorf("%w: %s: %w", session.ErrTargetNotFound, t, err)
 	}
-	if errors.Is(err, client.ErrUnsupported) {
+	if errors.Is(err, client.ErrUnsupported) || client.CodeOf(err) == client.CodeAuthorization {
 		return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, t, err)
 	}
 	return err
