@@ -100,7 +100,8 @@ func (d *Driver) rules(ctx context.Context, t session.Target) ([]client.ACL, err
 		return nil, fmt.Errorf("list the access rules of %s: %w", t, known(t, err))
 	}
 	if _, wider := d.writers(all, t); len(wider) > 0 && d.c.WiderRules != NoticeWider {
-		return nil, fmt.Errorf("%w: rules beyond %s let others write to it and are not withdrawn for one load: %s: narrow them to tables, or configure the target to go on with writers that are only noticed", session.ErrTargetRefused, t, names(wider))
+		d.c.Logger.Warn("a load is refused: rules beyond the table let others write", "target", t.String(), "rules", names(wider))
+		return nil, fmt.Errorf("%w: %d rules of the cluster, about %s and not this table only, let others write to %s and are not withdrawn for one load; the log names them: narrow them to tables, or set wider_rules to notice", session.ErrTargetRefused, len(wider), resources(wider), t)
 	}
 	return append([]client.ACL{}, all...), nil
 }
@@ -187,6 +188,16 @@ func names(list []client.ACL) string {
 		fmt.Fprintf(&b, "%s:%s may %s %s", r.PrincipalType, r.PrincipalName, r.Operation, r.ResourceName)
 	}
 	return b.String()
+}
+
+func resources(list []client.ACL) string {
+	var all []string
+	for _, r := range list {
+		if !slices.Contains(all, r.ResourceName) {
+			all = append(all, r.ResourceName)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // restoreRules gives back what withdrawRules took, exactly, and forgets it.

@@ -15,7 +15,8 @@ import (
 )
 
 // Begin implements target.Driver.
-func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, error) {
+func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen, err error) {
+	defer outage(&err)
 	p, err := d.find(ctx, s.Target)
 	if err != nil {
 		return target.Frozen{}, err

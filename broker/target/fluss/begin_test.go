@@ -257,7 +257,7 @@ func TestRulesBeyondTheTableAreNotWithdrawn(t *testing.T) {
 			f, err := w.driver.Begin(t.Context(), s)
 			want := fenceRules
 			if wide {
-				if !errors.Is(err, session.ErrTargetRefused) || !strings.Contains(err.Error(), "carol") {
+				if !errors.Is(err, session.ErrTargetRefused) || !strings.Contains(err.Error(), r.ResourceName) || strings.Contains(err.Error(), "carol") {
 					t.Fatalf("%v", err)
 				}
 				if res, err := w.driver.Resolve(t.Context(), tg); err != nil || res.Epoch != 0 {
