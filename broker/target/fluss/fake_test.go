@@ -398,6 +398,15 @@ func (w *world) bear(ops []zk.Op) error {
 			return err
 		}
 	}
+	epoch, err := w.client.Coordinator().Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range buckets { // before the commit: on 0.8 a stop deletes remote files
+		if err := w.client.Tablet(b.Leader).StopReplica(ctx, epoch, physical.Bucket(b.ID), 0, client.DeleteLocal); err != nil {
+			return err
+		}
+	}
 	for _, o := range ops {
 		if !strings.Contains(o.Path(), "/snapshots/") {
 			continue
@@ -415,16 +424,12 @@ func (w *world) bear(ops []zk.Op) error {
 		if err != nil {
 			return err
 		}
-		if err := w.client.Coordinator().CommitKVSnapshot(ctx, raw, 0, 0); err != nil {
+		if err := w.client.Coordinator().CommitKVSnapshot(ctx, raw, epoch, 0); err != nil {
 			return err
 		}
 	}
 	for _, b := range buckets {
-		tablet := w.client.Tablet(b.Leader)
-		if err := tablet.StopReplica(ctx, 0, physical.Bucket(b.ID), 0, client.DeleteLocal); err != nil {
-			return err
-		}
-		if err := tablet.NotifyLeaderAndISR(ctx, 0, client.LeaderAndISR{Physical: physical, Bucket: b.ID, Leader: b.Leader, Replicas: b.Replicas, ISR: b.Replicas}); err != nil {
+		if err := w.client.Tablet(b.Leader).NotifyLeaderAndISR(ctx, epoch, client.LeaderAndISR{Physical: physical, Bucket: b.ID, Leader: b.Leader, Replicas: b.Replicas, ISR: b.Replicas}); err != nil {
 			return err
 		}
 	}
