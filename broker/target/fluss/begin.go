@@ -2,6 +2,7 @@ package fluss
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -222,14 +224,7 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 	if _, err := d.c.Client.AcquireLease(ctx, lease, time.Minute, []client.SnapshotRef{{Bucket: b, SnapshotID: 0}}); err != nil {
 		return fmt.Errorf("probe the remote directory by a lease: %w", known(s.Target, err))
 	}
-	var found bool
-	var listErr error
-	for _, err := range d.c.Objects.List(ctx, "lease/kv-snapshot/"+lease+"/") {
-		if listErr = err; err == nil {
-			found = true
-		}
-		break
-	}
+	found, listErr := d.leaseFile(ctx, lease)
 	if err := d.c.Client.DropLease(ctx, lease); err != nil {
 		d.c.Logger.Warn("a probe's lease stays until it expires", "lease", lease, "error", err)
 	}
@@ -240,6 +235,34 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 		return fmt.Errorf("%w: the cluster does not keep its files under %s: configure the value of its remote.data.dir, and a store that shows the same objects", session.ErrTargetRefused, d.c.RootURI)
 	}
 	return nil
+}
+
+// leaseFile reports whether a lease's file is where the cluster calls it to be, and by
+// the name that the cluster calls it: what a load registers is opened by its servers by
+// that name.
+func (d *Driver) leaseFile(ctx context.Context, lease string) (bool, error) {
+	var node struct {
+		Tables []struct {
+			Path string `json:"lease_metadata_path"`
+		} `json:"tables"`
+	}
+	b, _, err := d.c.ZooKeeper.Get(ctx, leasesNode+"/"+lease)
+	if err != nil {
+		return false, err
+	}
+	if err := json.Unmarshal(b, &node); err != nil || len(node.Tables) != 1 {
+		return false, fmt.Errorf("%s/%s: a lease of %d tables: %w", leasesNode, lease, len(node.Tables), err)
+	}
+	k, err := d.Key(node.Tables[0].Path)
+	if err != nil {
+		d.c.Logger.Warn("the cluster calls its remote directory by another name", "cluster", node.Tables[0].Path, "ours", d.c.RootURI)
+		return false, nil
+	}
+	_, err = d.c.Objects.Head(ctx, k)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // partitionID draws the id of a partition that is to be born, once for a session.

@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
@@ -39,7 +41,13 @@ func TestBeginRefusesWithAReason(t *testing.T) {
 			w.cluster.SetLakeSnapshots(pathOf(t), flusstest.LakeSnapshot{ID: 1, Readable: true, Offsets: []client.LakeOffset{{Bucket: 2, LogOffset: 9}}})
 		}, session.ErrTargetNotEmpty, "the lake holds bucket 2"},
 		{"a remote directory that is another one", nil, func(w *world, t session.Target) {
-			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, nil)
+			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, func(r *flusstest.Request) (proto.Message, error) {
+				m, err := w.lease(fakeRoot)(r)
+				return m, errors.Join(err, w.store.Delete(w.t.Context(), leaseKey(r)))
+			})
+		}, session.ErrTargetRefused, "remote.data.dir"},
+		{"a remote directory that the cluster calls by another name", nil, func(w *world, t session.Target) {
+			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease("file:///mnt/remote"))
 		}, session.ErrTargetRefused, "remote.data.dir"},
 	} {
 		t.Run(row.name, func(t *testing.T) {

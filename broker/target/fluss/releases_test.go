@@ -177,7 +177,12 @@ func TestZooKeeperFailsAtAnyCall(t *testing.T) {
 					}
 				}
 				s := newSession(tg, 1)
-				twice(func() (err error) { var b session.Session; b, err = begin(context.Background(), w.driver, s); s = b; return err })
+				twice(func() (err error) {
+					var b session.Session
+					b, err = begin(context.Background(), w.driver, s)
+					s = b
+					return err
+				})
 				build(t, w.store, w.driver, s, 40)
 				twice(func() error { return w.driver.Decide(t.Context(), s) })
 				twice(func() error { return w.driver.Publish(t.Context(), s) })
