@@ -16,6 +16,7 @@ import (
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
+	"github.com/fluss-sluice/sluice/session/credential"
 	"github.com/fluss-sluice/sluice/test/env"
 	"github.com/fluss-sluice/sluice/test/flussoracle"
 	"github.com/fluss-sluice/sluice/test/harness"
@@ -145,7 +146,47 @@ func TestLoadsIntoAClusterOnS3(t *testing.T) {
 			farRowsEqual(t, got, rows, c.partition)
 		})
 	}
+	t.Run("users who are refused", func(t *testing.T) { refusedUsers(t, w, f, store) })
 	noneHolds(t, map[string][]byte{"the broker's log": []byte(w.Log())}, append(w.identities, f.Users["sluice"].Password, f.Admin.Password, store.Admin.SecretAccessKey, store.Vendor.SecretAccessKey))
+}
+
+// refusedUsers: the commands that read a cluster themselves, and a broker at its start,
+// say that it was the user that was refused, and none says the password.
+func refusedUsers(t *testing.T, w *world, f *env.Fluss, store *env.Server) {
+	wrong := env.FlussUser{Name: "sluice", Password: credential.New("not-the-password-of-it")}
+	unable := f.Users["writer"]
+	file := func(u env.FlussUser) string {
+		name := filepath.Join(t.TempDir(), "password")
+		if err := os.WriteFile(name, []byte(u.Password.Reveal()+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	all := []string{"scan", "describe", "snapshots list", "lookup"}
+	for name, c := range map[string]struct {
+		args, verbs []string
+		says        string
+	}{
+		"a wrong password": {[]string{"--sasl-user", wrong.Name, "--sasl-password-file", file(wrong)}, all, "authentication"},
+		"no user":          {nil, all, "authentication"},
+		// Who may write may describe, which is all that Fluss asks for snapshots.
+		"a user who may not read": {[]string{"--sasl-user", unable.Name, "--sasl-password-file", file(unable)}, []string{"lookup"}, "not authorized"},
+	} {
+		for _, verb := range c.verbs {
+			args := append(append(strings.Fields(verb), "--cluster", f.Bootstrap(), "demo.far_sign_same"), c.args...)
+			if verb == "lookup" {
+				args = append(args, "1")
+			}
+			out, err := w.cli("reader", args...)
+			if err == nil || !strings.Contains(out, c.says) || strings.Contains(out, wrong.Password.Reveal()) {
+				t.Errorf("%s, %s: %v: %s", name, verb, err, out)
+			}
+		}
+	}
+	_, err := harness.Start(t.Context(), harness.Options{Bins: bins, Data: t.TempDir(), Policy: policyDir, Args: []string{"--config", writeFarConfig(t, f, store, wrong)}})
+	if err == nil || !strings.Contains(err.Error(), "target.fluss") || !strings.Contains(err.Error(), "authentication") || strings.Contains(err.Error(), wrong.Password.Reveal()) {
+		t.Errorf("a broker with a wrong password: %v", err)
+	}
 }
 
 func openFar(t *testing.T, f *env.Fluss, store *env.Server) *flussdirect.Client {
