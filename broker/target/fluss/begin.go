@@ -241,21 +241,18 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 // the name that the cluster calls it: what a load registers is opened by its servers by
 // that name.
 func (d *Driver) leaseFile(ctx context.Context, lease string) (bool, error) {
-	var node struct {
-		Tables []struct {
-			Path string `json:"lease_metadata_path"`
-		} `json:"tables"`
-	}
-	b, _, err := d.c.ZooKeeper.Get(ctx, leasesNode+"/"+lease)
+	path := leasesNode + "/" + lease
+	b, _, err := d.c.ZooKeeper.Get(ctx, path)
 	if err != nil {
 		return false, err
 	}
-	if err := json.Unmarshal(b, &node); err != nil || len(node.Tables) != 1 {
-		return false, fmt.Errorf("%s/%s: a lease of %d tables: %w", leasesNode, lease, len(node.Tables), err)
-	}
-	k, err := d.Key(node.Tables[0].Path)
+	uri, err := decodeLease(b)
 	if err != nil {
-		d.c.Logger.Warn("the cluster calls its remote directory by another name", "cluster", node.Tables[0].Path, "ours", d.c.RootURI)
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	k, err := d.Key(uri)
+	if err != nil {
+		d.c.Logger.Warn("the cluster calls its remote directory by another name", "cluster", uri, "ours", d.c.RootURI)
 		return false, nil
 	}
 	_, err = d.c.Objects.Head(ctx, k)
@@ -263,6 +260,22 @@ func (d *Driver) leaseFile(ctx context.Context, lease string) (bool, error) {
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// decodeLease reads the URI of the one file of a lease from its node.
+func decodeLease(b []byte) (string, error) {
+	var node struct {
+		Tables []struct {
+			Path string `json:"lease_metadata_path"`
+		} `json:"tables"`
+	}
+	if err := json.Unmarshal(b, &node); err != nil {
+		return "", err
+	}
+	if len(node.Tables) != 1 || node.Tables[0].Path == "" {
+		return "", fmt.Errorf("a lease of %d tables, want one with its file", len(node.Tables))
+	}
+	return node.Tables[0].Path, nil
 }
 
 // partitionID draws the id of a partition that is to be born, once for a session.
