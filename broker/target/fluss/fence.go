@@ -20,9 +20,11 @@ const graceAfterDeadline = 7 * 24 * time.Hour
 //
 //	(none), ABORTED             → BEGUN       Begin, with a higher epoch
 //	BEGUN, expired              → BEGUN       Begin, with a higher epoch: the session's store was lost
-//	COMMITTED of a partition    → BEGUN       Begin, when the partition was dropped and made anew
+//	COMMITTED                   → BEGUN       Begin, when what was loaded was dropped and made anew
 //	BEGUN                       → COMMITTING  Decide
 //	COMMITTING                  → COMMITTED   Publish, when every bucket serves its rows
+//	COMMITTING                  → ABORTED     Publish, when what was fenced is gone; GiveUp
+//	BEGUN, COMMITTING           → BEGUN       Begin of a table made anew: the old one is gone
 //	(none), BEGUN, ABORTED      → ABORTED     Abort, leaving its epoch behind against a late Begin
 const (
 	fenceBegun      = "BEGUN"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/row"
@@ -21,18 +22,23 @@ func (d *Driver) Publish(ctx context.Context, s session.Session) error {
 	if err != nil {
 		return err
 	}
-	if err := held(f, s); err != nil {
+	if err := held(f, s); errors.Is(err, session.ErrStaleEpoch) {
+		// A decided fence is only passed on when what it fenced is gone.
+		return &target.Lost{Abort: session.Abort{Reason: session.AbortTargetGone, Message: err.Error()}, Cause: err}
+	} else if err != nil {
 		return err
 	}
 	switch f.State {
 	case fenceCommitted:
 		return nil
+	case fenceAborted:
+		return lost(f)
 	case fenceCommitting:
 	default:
 		return fmt.Errorf("%w: publish while the fence is %s", session.ErrWrongState, f.State)
 	}
 	if err := d.publish(ctx, s, f); err != nil {
-		return err
+		return d.outcome(ctx, s, f, err)
 	}
 	if err := d.restoreRules(ctx, k, s); err != nil {
 		return err
@@ -71,6 +77,9 @@ func (d *Driver) publish(ctx context.Context, s session.Session, fence *fence) e
 	for b := range all {
 		if all[b], err = d.adoption(ctx, s, release, int32(b)); err != nil {
 			return err
+		}
+		if all[b].j.Step == stepGivenUp {
+			return all[b].fail(errGivenUp)
 		}
 	}
 	// Everything is read back before anything is touched.
