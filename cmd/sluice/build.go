@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -453,6 +454,9 @@ func (b *build) done(s *v1.Session, err error) error {
 		return b.explain(err)
 	}
 	b.g.remark("an earlier run of this command has loaded %s", s.Target)
+	if err := b.clear(); err != nil {
+		return err
+	}
 	res := loadResult{SessionID: s.ID, Target: s.Target, Committed: s.Stats}
 	if s.Stats != nil {
 		res.Rows = s.Stats.Rows
@@ -475,9 +479,21 @@ func (b *build) beginLoad(ctx context.Context) error {
 func (b *build) run(ctx context.Context, cp *builder.Checkpoint, finish func(context.Context) error) error {
 	err := b.work(ctx, cp, finish)
 	if err == nil {
-		return b.dir.clear()
+		return b.clear()
 	}
 	return b.explain(err)
+}
+
+// clear forgets the job, and removes what runs that were killed have left of it.
+func (b *build) clear() error {
+	var errs []error
+	if c := b.job.Context; c != nil {
+		left, _ := filepath.Glob(b.dir.file(builder.WorkDirPattern(c))) // the pattern is good
+		for _, dir := range left {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(append(errs, b.dir.clear())...)
 }
 
 func (b *build) work(ctx context.Context, cp *builder.Checkpoint, finish func(context.Context) error) (err error) {
@@ -508,7 +524,7 @@ func (b *build) end(failed error) error {
 	if failed == nil || resumable(failed) {
 		return b.session.Close()
 	}
-	return errors.Join(b.session.Discard(), b.dir.clear())
+	return errors.Join(b.session.Discard(), b.clear())
 }
 
 // unknownOutcome reports whether a call may have had its effect although it failed: a

@@ -202,7 +202,11 @@ func startLocal(ctx context.Context, j *job) (_ *localService, err error) {
 	}
 	load.DataDir, load.LogFile = s.dataDir(), s.logFile()
 	if s.Local, err = serve.Start(ctx, load); err != nil {
-		return nil, errors.Join(&clusterError{err}, s.lock.Close())
+		err = errors.Join(&clusterError{err}, s.lock.Close())
+		if errors.Is(err, serve.ErrLoad) {
+			err = &usageError{err}
+		}
+		return nil, err
 	}
 	return s, nil
 }
@@ -331,10 +335,10 @@ func (b *build) decided(ctx context.Context) (*v1.Session, error) {
 	case s.Phase != phaseDone:
 		return nil, nil
 	case s.State == stateCommitted:
-		return s, b.dir.clear()
+		return s, nil
 	}
 	ended := &conflictError{fmt.Errorf("the load that an earlier run began is over: session %s was aborted: %s %s", id, s.AbortReason, s.AbortMessage)}
-	return nil, errors.Join(&hinted{ended, "repeat the command, and it begins anew"}, b.dir.clear())
+	return nil, errors.Join(&hinted{ended, "repeat the command, and it begins anew"}, b.clear())
 }
 
 // settlePause is the time between two looks at a session that is being finished.

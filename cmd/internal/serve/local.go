@@ -20,6 +20,9 @@ import (
 	"github.com/fluss-sluice/sluice/session/credential"
 )
 
+// ErrLoad marks a Load that cannot work whatever the cluster does.
+var ErrLoad = errors.New("load into a cluster")
+
 // Load is one load into a live cluster, and how to reach it.
 type Load struct {
 	// DataDir keeps sessions and keys from one start to the next. LogFile gets the
@@ -72,7 +75,7 @@ const localSubject = "load"
 func Start(ctx context.Context, l Load) (_ *Local, err error) {
 	c, err := l.config()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", ErrLoad, err)
 	}
 	if err := os.MkdirAll(c.DataDir, 0o700); err != nil {
 		return nil, fmt.Errorf("state directory: %w", err)
@@ -119,7 +122,7 @@ func (l Load) config() (config, error) {
 	if d.onS3() {
 		d.S3.Region, d.S3.Endpoint, d.S3.PathStyle = l.Region, l.Endpoint, l.PathStyle
 	} else if info, err := os.Stat(d.Root); err != nil || !info.IsDir() {
-		return c, fmt.Errorf("the cluster's remote directory %s: there is no directory %s here: mount it and name the place", l.RemoteURI, d.Root)
+		return c, fmt.Errorf("its remote directory is %s: there is no directory %s here: mount it and name the place", l.RemoteURI, d.Root)
 	}
 	var err error
 	if c.policyData, err = l.policy(); err != nil {
