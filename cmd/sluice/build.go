@@ -234,7 +234,7 @@ type loadFlags struct {
 	inputs               []string
 	submission, handOver string
 	timeout              time.Duration
-	wishes               wishes
+	options              loadOptions
 	cluster              clusterLoad
 }
 
@@ -246,7 +246,7 @@ func (f *loadFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.submission, "submission-id", "", "your own id for this load (default: a random one)")
 	fs.DurationVar(&f.timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
 	addHandOver(fs, &f.handOver)
-	f.wishes.add(fs)
+	f.options.add(fs)
 	f.cluster.add(fs)
 }
 
@@ -272,14 +272,18 @@ func (f *loadFlags) load(g *globals, fs *pflag.FlagSet, args []string) (*job, er
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(checkTimeout(f.timeout), checkHandOver(f.handOver), f.wishes.check()); err != nil {
+	if err := errors.Join(checkTimeout(f.timeout), checkHandOver(f.handOver)); err != nil {
+		return nil, err
+	}
+	options, err := f.options.read()
+	if err != nil {
 		return nil, err
 	}
 	j, err := f.job(g, "load", fs, append(slices.Clone(f.inputs), inputs...))
 	if err != nil {
 		return nil, err
 	}
-	j.Target, j.SubmissionID, j.Timeout, j.HandOver, j.Wishes, j.Args, j.Flags = target, f.submission, f.timeout, f.handOver, f.wishes, args, given(fs)
+	j.Target, j.SubmissionID, j.Timeout, j.HandOver, j.Options, j.Args, j.Flags = target, f.submission, f.timeout, f.handOver, options, args, given(fs)
 	if j.SubmissionID == "" {
 		j.SubmissionID = j.submission()
 	}
@@ -466,12 +470,15 @@ func (b *build) done(s *v1.Session, err error) error {
 
 // beginLoad begins the session of a load.
 func (b *build) beginLoad(ctx context.Context) error {
-	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout, HandOver: b.job.HandOver})
+	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout, HandOver: b.job.HandOver, Options: b.job.Options})
 	if err != nil {
 		return err
 	}
 	b.job.Context, b.begun = bc, true
 	b.g.remark("session %s of %s, %d buckets", bc.Handle.BulkLoadID, bc.Handle.Target, len(bc.SnapshotIDs))
+	if bc.Plan.Visibility != "" {
+		b.g.remark("publication %s", publicationText(bc.Plan.Publication, bc.Plan.Visibility))
+	}
 	return nil
 }
 

@@ -58,7 +58,7 @@ type job struct {
 	SubmissionID string           `json:"submission_id,omitempty"`
 	Timeout      time.Duration    `json:"timeout,omitempty"`
 	HandOver     string           `json:"hand_over,omitempty"`
-	Wishes       wishes           `json:"wishes"`
+	Options      v1.LoadOptions   `json:"options"`
 	Context      *v1.BuildContext `json:"context,omitempty"`
 	Inputs       []string         `json:"inputs"`
 	Input        inputFlags       `json:"input"`

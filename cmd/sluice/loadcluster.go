@@ -111,7 +111,7 @@ func (c *clusterLoad) resolve(ctx context.Context, j *job) (serve.Load, error) {
 		Database: j.Target.Database, Table: j.Target.Table, Bootstrap: c.Bootstrap, User: c.User, PasswordFile: c.PasswordFile,
 		ZooKeeper: c.ZooKeeper, ZooKeeperRoot: c.Root, AuthFile: c.AuthFile, Remote: c.RemoteDir,
 		Region: c.Region, Endpoint: c.Endpoint, PathStyle: c.PathStyle,
-		Publication: j.Wishes.Publication, Missing: j.Wishes.Missing,
+		MayCreate: j.Options.Missing != "" || j.Options.ReplaceEmpty, MayDrop: j.Options.ReplaceEmpty || j.Options.RemoveCreated,
 	}
 	conns, err := c.dial(ctx)
 	if err != nil {

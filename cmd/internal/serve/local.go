@@ -49,8 +49,9 @@ type Load struct {
 	Region, Endpoint string
 	PathStyle        bool
 
-	// Publication and Missing are the driver's, "" for its defaults.
-	Publication, Missing string
+	// MayCreate and MayDrop say whether the load may do that to its table: options of
+	// Begin need it.
+	MayCreate, MayDrop bool
 }
 
 // Local is a service for one load inside of the process that loads.
@@ -116,7 +117,6 @@ func (l Load) config() (config, error) {
 	f := &c.Target.Fluss
 	f.Bootstrap, f.SASL = l.Bootstrap, saslConfig{Username: l.User, PasswordFile: l.PasswordFile}
 	f.ZooKeeper, f.ZooKeeperRoot, f.ZooKeeperAuthFile = l.ZooKeeper, l.ZooKeeperRoot, l.AuthFile
-	f.Publication, f.MissingPartitions, f.RemoveCreated = l.Publication, l.Missing, true
 	d := &c.Target.Directory
 	d.Root, d.URI = l.Remote, layout.CanonicalURI(l.RemoteURI)
 	if d.onS3() {
@@ -139,8 +139,11 @@ func (l Load) config() (config, error) {
 func (l Load) policy() ([]byte, error) {
 	none := struct{}{}
 	grants := map[string]any{"begin": none, "write": none, "commit": none, "read": none}
-	if l.Missing != "" {
+	if l.MayCreate {
 		grants["create"] = none
+	}
+	if l.MayDrop {
+		grants["drop"] = none
 	}
 	return json.Marshal(map[string]any{
 		"principals": map[string]any{authn.DevIssuerName: map[string]any{
