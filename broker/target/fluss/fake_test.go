@@ -188,7 +188,7 @@ func (w *world) sameRows(s session.Session, n int) {
 
 func (w *world) fenceOf(s session.Session) *fence {
 	w.t.Helper()
-	f, err := w.driver.fence(w.t.Context(), fenceKey(s.TableID, s.Target.Partition))
+	f, err := w.driver.fence(w.t.Context(), fenceKey(s.Target))
 	if err != nil {
 		w.t.Fatal(err)
 	}

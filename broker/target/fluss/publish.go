@@ -16,7 +16,7 @@ import (
 // bucket cannot be adopted the session stays COMMITTING: buckets before it serve the
 // load and are never taken back. The error says which bucket it is, and why.
 func (d *Driver) Publish(ctx context.Context, s session.Session) error {
-	k := fenceKey(s.TableID, s.Target.Partition)
+	k := fenceKey(s.Target)
 	f, err := d.fence(ctx, k)
 	if err != nil {
 		return err
@@ -31,7 +31,7 @@ func (d *Driver) Publish(ctx context.Context, s session.Session) error {
 	default:
 		return fmt.Errorf("%w: publish while the fence is %s", session.ErrWrongState, f.State)
 	}
-	if err := d.publish(ctx, s); err != nil {
+	if err := d.publish(ctx, s, f); err != nil {
 		return err
 	}
 	if err := d.restoreRules(ctx, k, s); err != nil {
@@ -62,7 +62,7 @@ func (d *Driver) forget(ctx context.Context, s session.Session) {
 	}
 }
 
-func (d *Driver) publish(ctx context.Context, s session.Session) error {
+func (d *Driver) publish(ctx context.Context, s session.Session, fence *fence) error {
 	release, err := d.c.Client.Release(ctx)
 	if err != nil {
 		return err
@@ -80,7 +80,7 @@ func (d *Driver) publish(ctx context.Context, s session.Session) error {
 		}
 	}
 	if s.Plan.Publication == string(Birth) {
-		if err := d.bear(ctx, s, all); err != nil {
+		if err := d.bear(ctx, s, fence, all); err != nil {
 			return err
 		}
 	}
