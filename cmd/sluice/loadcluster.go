@@ -402,6 +402,7 @@ func (b *build) ofCluster(err error) error {
 		hint = "is the name right? Tables are created by the cluster's own clients; --missing creates a partition"
 	case v1.CodeInternal, v1.CodeClusterUnavailable, v1.CodeTimeout:
 		hint = "what happened stands in " + b.local.logFile()
+	case v1.CodeTargetRefused: // the reason is the message's, and it may be one of many
 	default:
 		return err
 	}

@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,10 +17,13 @@ import (
 	"testing"
 	"time"
 
+	apiclient "github.com/fluss-sluice/sluice/api/client"
+	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/durable"
+	"github.com/fluss-sluice/sluice/session/credential"
 	"github.com/fluss-sluice/sluice/test/env"
 )
 
@@ -161,6 +166,25 @@ func TestAClusterIsLoadedWithoutAServer(t *testing.T) {
 	l.fails(exitNotFound, "", "load", parted+"/wed", "wed.csv", "--cluster", at)
 	l.ok("load", parted+"/wed", "wed.csv", "--cluster", at, "--missing", "birth")
 	l.loaded(parted+"/wed", "wed")
+
+	empty := l.table()
+	if r := l.run("load", empty, "rows.csv", "--cluster", at, "--visibility", "atomic"); r.code == exitOK || !strings.Contains(r.stderr, "replace_empty") {
+		t.Errorf("what exists was loaded at once: exit %d, %s", r.code, r.stderr)
+	}
+	if r := l.run("load", empty, "rows.csv", "--cluster", at, "--visibility", "atomic", "--replace-empty"); r.code != exitOK || !strings.Contains(r.stderr, "all rows or none") {
+		t.Errorf("exit %d, %s", r.code, r.stderr)
+	}
+	l.loaded(empty, "mon")
+	newborn := "fluss.newborn"
+	info, err := l.client.TableInfo(l.ctx, client.TablePath{Database: "fluss", Table: strings.TrimPrefix(plain, "fluss.")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile("table.json", info.JSON, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l.ok("load", newborn, "rows.csv", "--cluster", at, "--missing", "birth", "--table-json", "table.json")
+	l.loaded(newborn, "mon")
 	if left := l.leftovers(); len(left) != 0 {
 		t.Errorf("left %v", left)
 	}
@@ -193,6 +217,53 @@ func TestAClusterIsLoadedWithoutAServer(t *testing.T) {
 	l.input("tue.csv", "tue")
 	l.ok("load", parted+"/tue", "tue.csv", "--cluster", at)
 	l.loaded(parted+"/tue", "tue")
+}
+
+// TestTheServiceOfALoadServesNobodyElse looks at it as another user of the machine does.
+func TestTheServiceOfALoadServesNobodyElse(t *testing.T) {
+	l := newLoader(t)
+	mine, other := l.table(), l.table()
+	target, _ := parseTarget(mine)
+	s, err := startLocal(t.Context(), &job{Target: target, Cluster: &clusterLoad{clusterFlags: clusterFlags{Bootstrap: []string{l.cluster.Bootstrap()}}, StateDir: l.state}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if u, err := url.Parse(s.URL()); err != nil || !isLoopback(u.Hostname()) {
+		t.Errorf("it listens on %s", s.URL())
+	}
+	for _, row := range []struct {
+		name string
+		as   apiclient.TokenSource
+		on   string
+		want int
+	}{
+		{"without a token", nil, mine, http.StatusUnauthorized},
+		{"with a token of its own making", apiclient.StaticToken(credential.New("eyJhbGciOiJub25lIn0.e30.")), mine, http.StatusUnauthorized},
+		{"the loader itself on another table", apiclient.TokenFunc(s.Token), other, http.StatusForbidden},
+	} {
+		c, err := apiclient.New(apiclient.Config{BaseURL: s.URL(), Identity: row.as})
+		if err != nil {
+			t.Fatal(err)
+		}
+		target, _ := parseTarget(row.on)
+		_, err = c.Begin(t.Context(), v1.BeginRequest{Target: target, SubmissionID: "x"})
+		var refused *apiclient.Error
+		if !errors.As(err, &refused) || refused.StatusCode != row.want {
+			t.Errorf("%s: %v", row.name, err)
+		}
+	}
+	c, err := apiclient.New(apiclient.Config{BaseURL: s.URL()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.DevToken(t.Context(), v1.DevTokenRequest{Subject: "load"}); err == nil {
+		t.Error("it gives tokens away")
+	}
+	// One process at a time: the second would undo what the first does.
+	if _, err := startLocal(t.Context(), &job{Target: target, Cluster: &clusterLoad{clusterFlags: clusterFlags{Bootstrap: []string{l.cluster.Bootstrap()}}, StateDir: l.state}}); describe(err).ExitCode != exitConflict {
+		t.Errorf("a second one started: %v", err)
+	}
 }
 
 // TestAKilledLoadIsRepeated kills the loader, and the service in it, at each of its
