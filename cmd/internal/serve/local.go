@@ -192,8 +192,10 @@ func (s *Local) Token(context.Context) (credential.Secret, error) {
 	return t, err
 }
 
-// closeTimeout is how long Close waits for requests in progress.
-const closeTimeout = 10 * time.Second
+// closeTimeout is how long Close waits for requests in progress. The only client has
+// none any more, but may have opened a connection that it did not need, which net/http
+// waits for 5 s for.
+const closeTimeout = 300 * time.Millisecond
 
 // Close lets requests in progress end, and stops. Sessions stay as they are: the next
 // Start in the same data directory goes on with them.
