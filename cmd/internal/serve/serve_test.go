@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bufio"
@@ -35,7 +35,7 @@ import (
 // locks between processes are real.
 func TestMain(m *testing.M) {
 	if os.Getenv("SLUICED_TEST_RUN") == "1" {
-		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(Main(os.Args[1:], "", os.Stdout, os.Stderr))
 	}
 	os.Exit(servers.Run(m))
 }
@@ -182,7 +182,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 	}
 	defer l.Close()
 	var out, errs bytes.Buffer
-	code := run([]string{"--dev", "--listen", l.Addr().String()}, &out, &errs)
+	code := Main([]string{"--dev", "--listen", l.Addr().String()}, "", &out, &errs)
 	if code != exitFailed || !strings.Contains(errs.String(), l.Addr().String()) {
 		t.Fatalf("%d %s", code, errs.String())
 	}
@@ -277,7 +277,7 @@ func TestTLSAndReload(t *testing.T) {
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	first := writeCertificate(t, cert, key, "first")
 	policyDir := filepath.Join(dir, "policy")
-	copyDir(t, "../../policy/rego", policyDir)
+	copyDir(t, "../../../policy/rego", policyDir)
 	p := start(t, "--dev", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--policy", policyDir)
 	if !strings.HasPrefix(p.url, "https://") {
 		t.Fatal(p.url)
