@@ -153,6 +153,35 @@ func (b *Bundle) slim() *Bundle {
 	return &Bundle{src: &src, document: b.document, revision: b.revision, signer: b.signer, read: b.read}
 }
 
+// RuleFiles are the rules and data.schema.json, in order of name.
+func (b *Bundle) RuleFiles() []BundleFile {
+	return exported(slices.Concat(b.src.rules, b.src.schemaFiles()))
+}
+
+// TestFiles are the tests, in order of name.
+func (b *Bundle) TestFiles() []BundleFile { return exported(b.src.tests) }
+
+// Data is the document in canonical JSON.
+func (b *Bundle) Data() []byte { return b.canonicalData().text }
+
+// WithRules is the data of the bundle under other rules, schema and tests, which are
+// all the files that are given.
+func (b *Bundle) WithRules(name string, files []BundleFile) (*Bundle, error) {
+	s := &source{name: name}
+	for _, f := range files {
+		kind := fileKind(f.Name)
+		if kind != KindRules && kind != KindTest && kind != KindSchema {
+			return nil, fmt.Errorf("policy %s: file %q is neither rules, nor a test, nor the schema of the data", name, f.Name)
+		}
+		s.add(rawFile{f.Name, kind, f.Text})
+	}
+	if _, err := s.resolve(); err != nil {
+		return nil, err
+	}
+	s.textless, s.data = true, []rawFile{{name: "data.json", kind: KindData}}
+	return ofSource(s, b.document, digest{}), nil
+}
+
 // TestsDigest is the SHA-256 in hex of the tests.
 func (b *Bundle) TestsDigest() string {
 	h := sha256.New()
@@ -166,7 +195,10 @@ func (b *Bundle) TestsDigest() string {
 // Files lists the files in order of name: rules, tests, data.schema.json, and one
 // data.json with the whole document in canonical form.
 func (b *Bundle) Files() []BundleFile {
-	files := slices.Concat(b.src.rules, b.src.tests, b.src.schemaFiles(), []rawFile{b.canonicalData()})
+	return exported(slices.Concat(b.src.rules, b.src.tests, b.src.schemaFiles(), []rawFile{b.canonicalData()}))
+}
+
+func exported(files []rawFile) []BundleFile {
 	out := make([]BundleFile, 0, len(files))
 	for _, f := range sortedFiles(files) {
 		out = append(out, BundleFile{f.name, f.kind, f.text})
