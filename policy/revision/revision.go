@@ -8,7 +8,6 @@ import (
 	"errors"
 	"time"
 
-	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session/kv"
 )
 
