@@ -157,10 +157,7 @@ func touchedBy(d DataDelta, old *object) [][]string {
 	for _, op := range d.Ops {
 		n := 1
 		for ; n < len(op.Path); n++ {
-			v, ok := old.at(op.Path[:n])
-			_, isTree := v.(*object)
-			_, isMap := v.(map[string]any)
-			if !ok || !isTree && !isMap {
+			if v, _ := old.at(op.Path[:n]); !isObject(v) {
 				break
 			}
 		}
