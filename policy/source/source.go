@@ -49,7 +49,7 @@ func Follow(ctx context.Context, s Source, every time.Duration, f func(context.C
 
 func follow(ctx context.Context, s Source, tick <-chan time.Time, f func(context.Context, Snapshot, error)) error {
 	last := ""
-	for {
+	for ctx.Err() == nil {
 		snap, err := s.Read(ctx)
 		switch {
 		case ctx.Err() != nil:
@@ -69,6 +69,7 @@ func follow(ctx context.Context, s Source, tick <-chan time.Time, f func(context
 		case <-tick:
 		}
 	}
+	return ctx.Err()
 }
 
 // Directory is a directory of policy files.
