@@ -143,7 +143,7 @@ func TestARevisionStays(t *testing.T) {
 
 // TestDeltasComeBack stores more edits than fit between two documents.
 func TestDeltasComeBack(t *testing.T) {
-	const edits = 300
+	const edits = 1030
 	for name, kv := range stores(t) {
 		s := revision.New(kv)
 		b := bundle(t, rules, `{"friends":{}}`, "")
@@ -164,7 +164,7 @@ func TestDeltasComeBack(t *testing.T) {
 			}
 			bundles[m.ID] = b
 			got, ok, err := s.Delta(t.Context(), before, m.ID)
-			if whole := i == 255; err != nil || ok == whole || ok && (got.Base != before.ID || !reflect.DeepEqual(got.Ops, d.Ops)) {
+			if whole := i == 1023; err != nil || ok == whole || ok && (got.Base != before.ID || !reflect.DeepEqual(got.Ops, d.Ops)) {
 				t.Errorf("%s: edit %d: %+v %v %v", name, i, got, ok, err)
 			}
 		}
