@@ -21,12 +21,18 @@ import (
 // was published cannot be known. The error names the object and what to do.
 var ErrDamaged = errors.New("the target is damaged")
 
+// ErrStuck: a decided session cannot be published as things are, and repeating alone does
+// not help. The error says what is in the way and what can be done.
+var ErrStuck = errors.New("the publication is stuck")
+
 // Capabilities are facts about a driver that shape a session's plan.
 type Capabilities struct {
 	Name        string             // "directory", "fluss"
 	LogOffset   string             // session.Plan.LogOffset
 	Publication string             // session.Plan.Publication
 	HandOvers   []session.HandOver // those Begin can plan
+	// Defaults are what options that a caller leaves open become.
+	Defaults session.Options
 }
 
 // Table is a table as the driver knows it.
@@ -49,6 +55,9 @@ type Partition struct {
 
 // Resolved is a target before it is fenced.
 type Resolved struct {
+	// Missing: it does not exist, and the options say what to do about that. Of a
+	// missing table only the names are known.
+	Missing   bool
 	Table     Table
 	Partition *Partition
 	// Epoch is the highest epoch the target has seen; the next session takes Epoch+1.
@@ -76,10 +85,12 @@ type Snapshot struct {
 type Driver interface {
 	Capabilities() Capabilities
 
-	// Resolve describes a target. It has no side effect. Missing tables and
-	// partitions are session.ErrTargetNotFound; tables that must not be bulk
-	// loaded are session.ErrTargetRefused with the reason.
-	Resolve(ctx context.Context, t session.Target) (Resolved, error)
+	// Resolve describes a target for a load with these options, which Capabilities'
+	// defaults have completed. It has no side effect. Missing tables and partitions are
+	// session.ErrTargetNotFound unless the options say what to do about them; tables
+	// that must not be bulk loaded, and options that cannot be kept, are
+	// session.ErrTargetRefused with the reason.
+	Resolve(ctx context.Context, t session.Target, o session.Options) (Resolved, error)
 
 	// Begin fences the target for the session (epoch and id from s), proves it
 	// empty and freezes it, with a plan for the session's hand-over. Idempotent per session id. session.ErrTargetOwned
@@ -91,7 +102,8 @@ type Driver interface {
 	// Idempotent; session.ErrStaleEpoch or ErrEnded when the fence has moved on.
 	Decide(ctx context.Context, s session.Session) error
 
-	// Publish makes every bucket visible at once. Forward only, idempotent.
+	// Publish makes every bucket visible. Forward only, idempotent. *Lost when that has
+	// become impossible for good; the fence has then been given back.
 	Publish(ctx context.Context, s session.Session) error
 
 	// Abort gives the target back. Idempotent; ErrWrongState once decided.
@@ -102,6 +114,28 @@ type Driver interface {
 	Objects() objstore.Store
 	Key(uri string) (string, error)
 }
+
+// Yielding is a driver whose publication can get stuck in a way that only an operator can
+// judge.
+type Yielding interface {
+	// GiveUp ends a decided session without publishing what is left, and gives its fence
+	// back. What was published stays; the message says what that is. Idempotent;
+	// ErrWrongState when the session is not decided or is published.
+	GiveUp(ctx context.Context, s session.Session) (message string, err error)
+}
+
+// Lost is what Publish returns for a decided session that can never be published (any
+// further). Cause, if any, is the error that showed it.
+type Lost struct {
+	Abort session.Abort
+	Cause error
+}
+
+// Error implements error.
+func (e *Lost) Error() string { return fmt.Sprintf("%v: %s", e.Abort.Reason, e.Abort.Message) }
+
+// Unwrap returns the cause.
+func (e *Lost) Unwrap() error { return e.Cause }
 
 // Catalog lists and changes tables, for drivers that own theirs.
 type Catalog interface {

@@ -11,9 +11,11 @@
 //     lead again. A bucket is away for some tens of milliseconds and clients retry by
 //     themselves. Until the last one is done, readers see some buckets loaded and
 //     others empty.
-//   - Birth, for partitions that do not exist yet: one ZooKeeper transaction makes
-//     the partition together with its registered snapshots. It is atomic for readers,
-//     and nobody can have written to it before.
+//   - Birth, for what does not exist: one ZooKeeper transaction makes a partition
+//     together with its registered snapshots. It is atomic for readers, and nobody can
+//     have written to it before. A table takes a transaction for everything but its
+//     registration, and then that. An existing target, proved empty, may be dropped and
+//     born under a new id, so that its load is atomic, too.
 //   - Restart, a last resort: snapshots are registered and the driver waits until
 //     something else moves or restarts the leaders.
 //
@@ -25,17 +27,19 @@
 // it: its publication stops with ErrForeignRows and says which bucket. Between that
 // last look and the stop lies one round trip in which a writer's row would be lost;
 // where the cluster has an authorizer, Config.Principal closes it: the rules that let
-// others write to the table are withdrawn while the session lives, and given back.
+// others write to the table are withdrawn while the session lives, and given back. Rules
+// about more than the table are not touched: Begin refuses them, or, with NoticeWider,
+// goes on and says so. Plan.Fence tells which of it holds.
 //
 // # Records
 //
 // Beside the tablets' directories, so that neither a drop nor a stop removes them:
 //
-//	_sluice/fences/{table id}                 who may load, see fence
-//	_sluice/fences/{table id}-{partition}     the same of a partition, by its name
-//	_sluice/journals/{session id}/{bucket}    how far a bucket's adoption is, see journal
+//	_sluice/fences/{db}.{table}[.{partition}]  who may load, see fence
+//	_sluice/journals/{session id}/{bucket}     how far a bucket's adoption is, see journal
+//	_sluice/births/{session id}                what a table is born of, see template
 //
-// Both are changed by conditional put only. A broker that died is replaced by one that
+// All are changed by conditional put only. A broker that died is replaced by one that
 // reads them and looks at the cluster; no step is repeated that must not happen twice.
 //
 // # Releases
@@ -69,10 +73,10 @@ var (
 	ErrReadOnly = fmt.Errorf("%w: tables and partitions of a cluster are made and dropped by the cluster's own clients", session.ErrInvalid)
 	// ErrForeignRows stops a publication: somebody else's rows are in a bucket that was
 	// proved empty before. The message names the bucket.
-	ErrForeignRows = errors.New("the bucket got rows that are not the load's")
+	ErrForeignRows = fmt.Errorf("%w: there are rows that are not the load's", target.ErrStuck)
 	// ErrNotAdopted stops a publication: the cluster does not serve the rows, and
 	// repeating did not help. The message names the bucket and what was seen.
-	ErrNotAdopted = errors.New("the cluster does not serve the loaded rows")
+	ErrNotAdopted = fmt.Errorf("%w: the cluster does not serve the loaded rows", target.ErrStuck)
 	// ErrWaiting is returned by Publish with Restart until every leader has changed.
 	ErrWaiting = errors.New("snapshots are registered; waiting for leaders to be restarted or moved")
 )
@@ -85,16 +89,6 @@ const (
 	InPlace Publication = "in_place"
 	Birth   Publication = "birth"
 	Restart Publication = "restart"
-)
-
-// Missing says what Begin does about a partition that does not exist.
-type Missing string
-
-// What is done about a missing partition.
-const (
-	RefuseMissing Missing = ""
-	CreateMissing Missing = "create" // Begin creates it, empty
-	BearMissing   Missing = "birth"  // Publish brings it into being with its rows
 )
 
 // Nodes is what the driver needs of ZooKeeper; *zk.Client is one. Paths are below the
@@ -129,14 +123,17 @@ type Config struct {
 	// only partitions that do not exist are loaded, so that every load is atomic.
 	Publication Publication
 	// Missing is about partitions that do not exist. Publication Birth implies
-	// BearMissing.
-	Missing Missing
+	// session.MissingBirth.
+	Missing session.Missing
 	// RemoveCreated lets Abort drop a partition that Begin created, if it is still empty.
 	RemoveCreated bool
 	// Principal is the cluster's user that this broker is, as "User:name"; rules that
 	// let others write to the table are withdrawn while a session lives. "" leaves
 	// rules alone.
 	Principal string
+	// WiderRules is about rules of a database or the cluster that let others write.
+	// Without a Principal it is not asked.
+	WiderRules WiderRules
 
 	// LeaderTimeout bounds the wait for a bucket's leader: 0 means 1 min.
 	LeaderTimeout time.Duration
@@ -163,6 +160,7 @@ type Driver struct {
 
 var (
 	_ target.Driver    = (*Driver)(nil)
+	_ target.Yielding  = (*Driver)(nil)
 	_ target.Catalog   = (*Driver)(nil)
 	_ target.Snapshots = (*Driver)(nil)
 	_ target.Leases    = (*Driver)(nil)
@@ -188,14 +186,17 @@ func Open(c Config) (*Driver, error) {
 		c.Publication = InPlace
 	case InPlace, Restart:
 	case Birth:
-		c.Missing = BearMissing
+		c.Missing = session.MissingBirth
 	default:
 		return nil, fmt.Errorf("fluss target: publication %q: want %s, %s or %s", c.Publication, InPlace, Birth, Restart)
 	}
 	switch c.Missing {
-	case RefuseMissing, CreateMissing, BearMissing:
+	case session.MissingRefuse, session.MissingCreate, session.MissingBirth:
 	default:
-		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, CreateMissing, BearMissing)
+		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, session.MissingCreate, session.MissingBirth)
+	}
+	if c.WiderRules != RefuseWider && c.WiderRules != NoticeWider {
+		return nil, fmt.Errorf("fluss target: wider rules: %q: want %q or %q", c.WiderRules, RefuseWider, NoticeWider)
 	}
 	if kind, name, ok := strings.Cut(c.Principal, ":"); c.Principal != "" && (!ok || kind == "" || name == "") {
 		return nil, fmt.Errorf("fluss target: principal %q: want User:name", c.Principal)
@@ -244,8 +245,20 @@ func checkRoot(root string) error {
 func (d *Driver) Capabilities() target.Capabilities {
 	return target.Capabilities{
 		Name: "fluss", LogOffset: "zero", Publication: string(d.c.Publication),
+		Defaults:  d.options(session.Session{}),
 		HandOvers: []session.HandOver{session.HandOverSame, session.HandOverCopy, session.HandOverWait},
 	}
+}
+
+// options are a session's, completed by what the driver's configuration says; those of
+// sessions begun by older versions are empty.
+func (d *Driver) options(s session.Session) session.Options {
+	o := s.Options
+	if o.Publication == "" {
+		o.Publication, o.Missing = string(d.c.Publication), d.c.Missing
+		o.RemoveCreated = d.c.RemoveCreated
+	}
+	return o
 }
 
 // Objects implements target.Driver.

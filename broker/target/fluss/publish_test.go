@@ -57,7 +57,7 @@ func TestALoadInPlaceIsServed(t *testing.T) {
 }
 
 func TestABirthIsServed(t *testing.T) {
-	w := newWorld(t, flusstest.Options{Tablets: 2}, func(c *Config) { c.Missing = BearMissing })
+	w := newWorld(t, flusstest.Options{Tablets: 2}, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := w.table(3, true, nil)
 	tg.Partition = "north"
 	s := load(t, w.driver, tg, 1, 300)
@@ -359,7 +359,7 @@ func dieAndGoOn(t *testing.T, mode string, n int, behind bool) (died bool) {
 	if mode == "lake" {
 		properties = map[string]string{"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 	}
-	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = BearMissing })
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := w.table(2, mode == "birth", properties)
 	if mode == "birth" {
 		tg.Partition = "north"
@@ -404,6 +404,12 @@ func TestARestartIsWaitedFor(t *testing.T) {
 // that goes on.
 func loadAndDie(t *testing.T, c Config, tg session.Target, n int, behind bool) (s session.Session, died bool) {
 	t.Helper()
+	return dieIn(t, c, newSession(tg, 1), n, behind)
+}
+
+// dieIn is loadAndDie for a session with options.
+func dieIn(t *testing.T, c Config, s session.Session, n int, behind bool) (_ session.Session, died bool) {
+	t.Helper()
 	d := dying(t, c, n, behind)
 	step := func(do func(*Driver) error) {
 		t.Helper()
@@ -422,7 +428,6 @@ func loadAndDie(t *testing.T, c Config, tg session.Target, n int, behind bool) (
 			t.Fatalf("place %d, taken over: %v", n, err)
 		}
 	}
-	s = newSession(tg, 1)
 	step(func(d *Driver) (err error) { s, err = begin(t.Context(), d, s); return err })
 	healthy, err := Open(c)
 	if err != nil {
