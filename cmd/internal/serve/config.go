@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -45,6 +45,7 @@ type config struct {
 	dev       bool
 	temporary bool // the data directory is made at start and removed at the end
 	readyFile string
+	version   string
 }
 
 type tlsConfig struct {
