@@ -78,6 +78,9 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodGet, "/v1/tables/{db}/{table}/stats", s.stats)
 	api(http.MethodGet, "/v1/tables/{db}/{table}/schemas", s.schemas)
 
+	api(http.MethodGet, "/v1/decisions", s.decisions)
+	api(http.MethodGet, "/v1/decisions/{id}", s.decision)
+
 	form := intake{limit: s.limits.MaxForm, bearer: true}
 	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, intake{limit: s.limits.MaxForm}, s.exchange))
 	m.Method(http.MethodPost, "/v1/introspect", s.wrap(classAPI, s.failOAuth, form, s.auth(s.introspect)))

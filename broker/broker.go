@@ -72,9 +72,11 @@ type Config struct {
 	Policy policy.Decider
 	Tokens *token.Issuer
 	Audit  audit.Sink
-	Limits session.Limits   // zero value = session.DefaultLimits()
-	Now    func() time.Time // nil = time.Now
-	Logger *slog.Logger     // nil = discard
+	// Decisions reads what Audit recorded; nil = it cannot be read here.
+	Decisions DecisionLog
+	Limits    session.Limits   // zero value = session.DefaultLimits()
+	Now       func() time.Time // nil = time.Now
+	Logger    *slog.Logger     // nil = discard
 
 	// Vendor mints keys of the object store; nil = none are vended.
 	Vendor vend.Vendor

@@ -50,6 +50,7 @@ const (
 	CodeStoreKey              = "store_key_unavailable"   // 503, the server has no valid key for the store
 	CodePolicyNotReady        = "policy_not_ready"        // 503
 	CodePolicyFailed          = "policy_failed"           // 503
+	CodeNotRecorded           = "not_recorded"            // 503, the decision log cannot be written, so nothing was done
 	CodeShuttingDown          = "shutting_down"           // 503
 	CodeNotReady              = "not_ready"               // 503
 	CodeTimeout               = "timeout"                 // 504, what was begun goes on

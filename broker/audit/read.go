@@ -36,17 +36,50 @@ func Read(dir string, from, to time.Time) iter.Seq2[Event, error] {
 
 // Lines is Read with the place of each event.
 func Lines(dir string, from, to time.Time) iter.Seq2[Line, error] {
-	return lines(dirSource(dir), from, to, nil)
+	return lines(dirSource(dir), from, to, 0, nil)
 }
 
-// lines reads events. take, when not nil, is asked by the payload, before it is decoded,
-// whether the event is wanted; it may end the reading with an error.
-func lines(s source, from, to time.Time, take func(fr frame) (bool, error)) iter.Seq2[Line, error] {
+// Tail yields the events of the last segments, as many segments as n events take.
+func Tail(dir string, n int) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		s := dirSource(dir)
+		list, err := segments(s)
+		if err != nil {
+			yield(Line{}, err)
+			return
+		}
+		n := max(n, 1)
+		var after uint64
+		for i := len(list) - 1; i > 0 && n > 0; i-- {
+			_, err := readSegment(s, list[i].name, i == len(list)-1, func(frame) (bool, error) { n--; return false, nil }, nil)
+			if err != nil {
+				yield(Line{}, err)
+				return
+			}
+			first, _ := segmentFirst(list[i].name)
+			after = first - 1
+		}
+		if n > 0 {
+			after = 0
+		}
+		lines(s, time.Time{}, time.Time{}, after, nil)(yield)
+	}
+}
+
+// lines reads events behind line after. take, when not nil, is asked by the payload,
+// before it is decoded, whether the event is wanted; it may end the reading with an error.
+func lines(s source, from, to time.Time, after uint64, take func(fr frame) (bool, error)) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		list, err := segments(s)
 		if err != nil {
 			yield(Line{}, err)
 			return
+		}
+		for len(list) > 1 {
+			if next, _ := segmentFirst(list[1].name); next > after+1 {
+				break
+			}
+			list = list[1:]
 		}
 		list, err = overlapping(s, list, from, to)
 		if err != nil {

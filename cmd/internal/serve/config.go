@@ -123,11 +123,6 @@ type targetConfig struct {
 	Fluss     flussConfig     `yaml:"fluss,omitempty"`
 }
 
-type auditConfig struct {
-	File string `yaml:"file"`
-	Sync bool   `yaml:"sync"`
-}
-
 type logConfig struct {
 	Level  string `yaml:"level"`
 	Format string `yaml:"format"`
@@ -158,6 +153,7 @@ func defaults() config {
 			ValidationSampleKeys: 4096, SweepInterval: time.Second,
 		},
 		Credentials: credentialsConfig{Sign: signConfig{Life: 2 * time.Minute, RequireSHA256: true}, STS: stsDefaults()},
+		Audit:       auditDefaults(),
 		Log:         logConfig{Level: "info", Format: "json"},
 		Shutdown:    shutdownConfig{Timeout: 25 * time.Second},
 	}
@@ -227,10 +223,8 @@ func (c *config) complete() {
 		if c.Target.Directory.Root == "" && !c.Target.live() {
 			c.Target.Directory.Root = filepath.Join(c.DataDir, "warehouse")
 		}
-		if c.Audit.File == "" {
-			c.Audit.File = filepath.Join(c.DataDir, "audit.jsonl")
-		}
 	}
+	c.Audit.complete(c.DataDir)
 	c.Target.Directory.complete()
 }
 
@@ -278,7 +272,8 @@ func (c *config) check() error {
 	if err := c.sessionLimits().Check(); err != nil {
 		bad("limits", "%v", err)
 	}
-	c.Target.Directory.check(bad)
+	c.Target.Directory.checkAs("target.directory", bad)
+	c.Audit.check(bad)
 	c.Target.checkFluss(bad)
 	c.Credentials.Sign.check(c.Target.Directory, bad)
 	c.Credentials.STS.check(c.Target.Directory, bad)
