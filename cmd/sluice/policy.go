@@ -26,7 +26,8 @@ func newPolicyCommand(g *globals) *cobra.Command {
 A policy directory holds Rego rules (*.rego), their tests (*_test.rego) and data
 (data.json, data.yaml); docs/policy.md describes it. Nothing here needs a server.`,
 	}
-	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g))
+	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g),
+		newPolicyReplay(g), newPolicyExplain(g), newPolicyWhoCan(g), newPolicyWhatCan(g))
 	return c
 }
 
