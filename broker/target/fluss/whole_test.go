@@ -13,6 +13,7 @@ import (
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
+	"github.com/fluss-sluice/sluice/test/env"
 )
 
 // describedSession is one of a table that does not exist and that the load describes.
@@ -184,7 +185,7 @@ func TestWhatIsBornSurvivesItsBroker(t *testing.T) {
 		for _, behind := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, behind %v", mode, behind), func(t *testing.T) {
 				t.Parallel()
-				for n := 1; ; n++ {
+				for n := 1; ; n += stride(mode) {
 					w := newWorld(t, flusstest.Options{}, nil)
 					s := w.sessionFor(mode)
 					s, died := dieIn(t, w.config, s, n, behind)
@@ -203,6 +204,15 @@ func TestWhatIsBornSurvivesItsBroker(t *testing.T) {
 			})
 		}
 	}
+}
+
+// stride is how many touches lie between two deaths: what is common to all modes is
+// tried at each place in one of them.
+func stride(mode string) int {
+	if mode == "table" {
+		return 1
+	}
+	return 4
 }
 
 func (w *world) sessionFor(mode string) session.Session {
@@ -441,7 +451,7 @@ func TestAStuckPublicationIsGivenUp(t *testing.T) {
 
 // TestABucketThatIsAwayComesBackWhenTheLoadIsGivenUp, and other brokers stop.
 func TestABucketThatIsAwayComesBackWhenTheLoadIsGivenUp(t *testing.T) {
-	for n := 1; ; n++ {
+	for n := 1; ; n += 3 {
 		w := newWorld(t, flusstest.Options{}, nil)
 		s := w.decided(nil)
 		dead := dying(t, w.config, n, n%2 == 0)
@@ -465,4 +475,37 @@ func TestABucketThatIsAwayComesBackWhenTheLoadIsGivenUp(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestLiveARestartMakesALoadVisible: registered snapshots are restored when the tablet
+// server comes up again.
+func TestLiveARestartMakesALoadVisible(t *testing.T) {
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), nil)
+	tg := l.table(t, newTable(t, 2, false, nil))
+	s := newSession(tg, 1)
+	s.Options.Publication = string(Restart)
+	s, err := begin(t.Context(), l.driver, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, l.config.Objects, l.driver, s, 500)
+	if err := l.driver.Decide(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.driver.Publish(t.Context(), s); !errors.Is(err, ErrWaiting) {
+		t.Fatalf("before the restart: %v", err)
+	}
+	l.kill(t, 0)
+	l.restart(t, 0)
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		err := l.driver.Publish(t.Context(), s)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		t.Log(err)
+	}
+	sameRows(t, l.client, pathOf(tg), "", 500)
 }
