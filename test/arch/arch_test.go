@@ -39,7 +39,7 @@ var layers = []layer{
 	{"fluss", []string{"fluss"}},
 	{"internal", []string{"internal", "fluss"}},
 	{"cmd/sluiced", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
-	{"cmd/sluice", []string{"cmd/sluice", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend"}},
+	{"cmd/sluice", []string{"cmd/sluice", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend", "broker/target/fluss"}}, // the last two: what doctor examines
 }
 
 // within reports whether path is prefix or lies below it, by segments.
