@@ -26,7 +26,7 @@ type Problem struct {
 // SeverityError keep it from being activated. The error is for a directory that
 // cannot be read at all.
 func Check(ctx context.Context, dir string) ([]Problem, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	var le *LoadError
 	if errors.As(err, &le) {
 		return le.Problems, nil
@@ -34,15 +34,20 @@ func Check(ctx context.Context, dir string) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, problems, err := build(ctx, s, nil, defaultLimits)
+	return CheckBundle(ctx, b)
+}
+
+// CheckBundle is Check of a bundle.
+func CheckBundle(ctx context.Context, b *Bundle) ([]Problem, error) {
+	_, problems, err := build(ctx, b, nil, defaultLimits)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	problems = slices.Clone(problems)
 	if err == nil {
-		problems = append(problems, checkTests(s)...)
+		problems = append(problems, checkTests(b.src)...)
 	}
-	for _, name := range s.unread {
+	for _, name := range b.src.unread {
 		problems = append(problems, Problem{File: name, Code: CodeUnread, Severity: SeverityWarning,
 			Message: fmt.Sprintf("not read: data files are called %s", dataNames)})
 	}
@@ -68,11 +73,16 @@ func checkTests(s *source) []Problem {
 // would. The error is for a policy that cannot be loaded; failing rules are in
 // Record.Error.
 func Eval(ctx context.Context, dir string, in Input) (Record, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	if err != nil {
 		return Record{}, err
 	}
-	g, _, err := build(ctx, s, nil, defaultLimits)
+	return EvalBundle(ctx, b, in)
+}
+
+// EvalBundle is Eval by a bundle.
+func EvalBundle(ctx context.Context, b *Bundle, in Input) (Record, error) {
+	g, _, err := build(ctx, b, nil, defaultLimits)
 	if err != nil {
 		return Record{}, err
 	}
@@ -107,21 +117,26 @@ type File struct {
 
 // Show describes a directory ("" = the shipped policy) whether or not it compiles.
 func Show(_ context.Context, dir string) (Description, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	if err != nil {
 		return Description{}, err
 	}
-	document, problems := s.document()
-	if err := loadError(s.name, problems); err != nil {
-		return Description{}, err
-	}
-	d := Description{Dir: s.name, Revision: s.digests(document), Shipped: s.shipped}
-	for _, group := range [][]rawFile{s.rules, s.schemaFiles(), s.data, s.tests, s.extra} {
+	return b.describe(dir == ""), nil
+}
+
+// ShowBundle is Show of a bundle.
+func ShowBundle(b *Bundle) Description { return b.describe(false) }
+
+// describe describes a bundle; shipped is whether all of it is part of the program.
+func (b *Bundle) describe(shipped bool) Description {
+	s := b.src
+	d := Description{Dir: s.name, Revision: b.revision, Shipped: s.shipped}
+	for _, group := range [][]rawFile{s.rules, s.schemaFiles(), b.dataFiles(), s.tests, s.extra} {
 		for _, f := range group {
 			sum := sha256.Sum256(f.text)
 			d.Files = append(d.Files, File{Name: f.name, Kind: f.kind, Size: int64(len(f.text)), SHA256: hex.EncodeToString(sum[:]),
-				Shipped: s.shipped && (f.kind == KindRules || f.kind == KindSchema || dir == ""), Source: f.text})
+				Shipped: s.shipped && (f.kind == KindRules || f.kind == KindSchema || shipped), Source: f.text})
 		}
 	}
-	return d, nil
+	return d
 }

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
 // Bounds of one evaluation when Config leaves them zero. A decision of the shipped
@@ -26,8 +28,10 @@ const (
 
 // Config configures an Engine.
 type Config struct {
-	// Dir holds the rules and data; empty means the shipped rules with Data.
+	// Dir holds the rules and data; empty means Bundle, or the shipped rules with Data.
 	Dir string
+	// Bundle is the first revision when Dir is empty; Activate and Patch change it.
+	Bundle *Bundle
 	// Data is the data document (JSON) for the shipped rules when Dir is empty;
 	// empty Data grants nothing to anybody.
 	Data []byte
@@ -93,9 +97,13 @@ var _ Decider = (*Engine)(nil)
 // generation is one loaded revision.
 type generation struct {
 	revision Revision
+	bundle   *Bundle
 	rules    *ruleset
 	store    storage.Store
-	memory   *memory // nil: remembers nothing
+	memory   *memory             // nil: remembers nothing
+	tracer   topdown.QueryTracer // nil: none
+	warnings []Problem
+	dangling map[holder][]Problem // of the shipped policy; never changed
 }
 
 // Status describes the engine for readiness, metrics and people.
@@ -119,7 +127,7 @@ type Status struct {
 type Revision struct {
 	ID    string `json:"id"`
 	Rules string `json:"rules"` // of the rule modules and the schema of the data
-	Data  string `json:"data"`  // of the canonical data document
+	Data  string `json:"data"`  // of the data document, see tree.go
 }
 
 // Open loads the configured revision. It fails when the first revision cannot be
@@ -141,8 +149,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.PollInterval == 0 {
 		c.PollInterval = 10 * time.Second
 	}
-	if c.Dir != "" && len(c.Data) > 0 {
-		return nil, errors.New("policy: Dir and Data exclude each other")
+	if c.Dir != "" && len(c.Data) > 0 || c.Bundle != nil && (c.Dir != "" || len(c.Data) > 0) {
+		return nil, errors.New("policy: Dir, Data and Bundle exclude each other")
 	}
 	e := &Engine{conf: c, stop: func() {}}
 	// Watching starts before loading: a change between the two must not be lost.
@@ -163,14 +171,69 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	return e, nil
 }
 
-// Reload loads the directory now. On failure the old revision stays active and the
-// error says what was refused.
+// Reload loads the directory now; without a directory it loads the active bundle
+// again. On failure the old revision stays active and the error says what was
+// refused.
 func (e *Engine) Reload(ctx context.Context) error {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	g, problems, err := e.load(ctx)
-	now := e.conf.Now()
+	b, err := e.read()
+	return e.activateLocked(ctx, b, err)
+}
 
+// Activate makes a bundle decide, after everything that is checked of a directory.
+// On failure the old revision stays active, ages (see Config.MaxStale), and the
+// error says what was refused. With Dir, the next change of the directory takes over
+// again.
+func (e *Engine) Activate(ctx context.Context, b *Bundle) error {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	return e.activateLocked(ctx, b, nil)
+}
+
+// Install makes a candidate decide, which was checked when it was prepared.
+func (e *Engine) Install(c *Candidate) {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	g := *c.g // with a memory of the engine's size
+	g.memory = newMemory(g.rules, e.conf.Memory)
+	_ = e.loaded(&g, c.problems, nil)
+}
+
+// Stale says that the revision that ought to be active cannot be had, and why. The
+// old one goes on deciding for Config.MaxStale; activating a revision ends that, and
+// so does nil.
+func (e *Engine) Stale(err error) {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	if err != nil {
+		_ = e.loaded(nil, nil, err)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.staleSince.Store(0)
+	e.status.LastError, e.status.StaleSince, e.status.Problems = "", time.Time{}, e.cur.Load().warnings
+}
+
+// Active is the revision that decides, as a candidate.
+func (e *Engine) Active() *Candidate {
+	g := e.cur.Load()
+	return newCandidate(g, g.bundle, g.warnings, e.conf.limits(), e.conf.Now)
+}
+
+func (e *Engine) activateLocked(ctx context.Context, b *Bundle, err error) error {
+	var g *generation
+	var problems []Problem
+	if err == nil {
+		g, problems, err = e.load(ctx, b)
+	}
+	return e.loaded(g, problems, err)
+}
+
+// loaded takes the outcome of an attempt to load.
+func (e *Engine) loaded(g *generation, problems []Problem, err error) error {
+	now := e.conf.Now()
 	e.mu.Lock()
 	old := e.status.Revision
 	if err != nil {
@@ -203,57 +266,97 @@ func (e *Engine) Reload(ctx context.Context) error {
 	return err
 }
 
-// load reads, compiles and probes what is configured. Rules that did not change are
-// not compiled again.
-func (e *Engine) load(ctx context.Context) (g *generation, problems []Problem, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", e.conf.Dir, p, debug.Stack())
+// read reads what is configured, or again what is active.
+func (e *Engine) read() (b *Bundle, err error) {
+	defer rescue("reading "+e.conf.Dir, &err)
+	switch cur := e.cur.Load(); {
+	case e.conf.Dir != "":
+		s, err := readSource(e.conf.Dir)
+		if err != nil {
+			return nil, err
 		}
-	}()
-	s, err := readSource(e.conf.Dir)
-	if err != nil {
-		return nil, nil, err
+		var old *Bundle
+		if cur != nil {
+			old = cur.bundle
+		}
+		return newBundleLike(s, old)
+	case cur != nil:
+		return cur.bundle, nil
+	case e.conf.Bundle != nil:
+		return e.conf.Bundle, nil
 	}
-	if len(e.conf.Data) > 0 {
-		s = s.withData(e.conf.Data)
-	}
-	var known *ruleset
-	if cur := e.cur.Load(); cur != nil {
-		known = cur.rules
-	}
-	if g, problems, err = build(ctx, s, known, e.conf.limits()); err == nil {
+	return ShippedBundle(e.conf.Data)
+}
+
+// load compiles and probes a bundle. Rules that did not change are not compiled
+// again.
+func (e *Engine) load(ctx context.Context, b *Bundle) (g *generation, problems []Problem, err error) {
+	if g, problems, err = build(ctx, b, e.cur.Load(), e.conf.limits()); err == nil {
 		g.memory = newMemory(g.rules, e.conf.Memory)
 	}
 	return g, problems, err
 }
 
-// build makes a generation of a source. known is a compiled ruleset that is reused
-// if it is the same.
-func build(ctx context.Context, s *source, known *ruleset, l limits) (*generation, []Problem, error) {
-	document, problems := s.document()
-	if err := loadError(s.name, problems); err != nil {
-		return nil, problems, err
+// rescue makes an error of a panic: what others wrote must not end the service.
+func rescue(doing string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("policy: %s panicked: %v\n%s", doing, p, debug.Stack())
 	}
-	revision := s.digests(document)
-	rules := known
-	if known == nil || known.digest != revision.Rules {
-		rules, problems = compile(s, revision.Rules)
+}
+
+// build makes a generation of a bundle. What known, if any, has in common with it is
+// neither compiled nor checked again.
+func build(ctx context.Context, b *Bundle, known *generation, l limits) (_ *generation, problems []Problem, err error) {
+	defer rescue("loading "+b.Name(), &err)
+	s := b.src
+	var rules *ruleset
+	if known != nil && known.revision.Rules == b.revision.Rules {
+		rules = known.rules
+	} else {
+		if rules, problems = compile(s, b.revision.Rules); rules != nil {
+			rules.warnings = problems
+		}
 		if err := loadError(s.name, problems); err != nil {
 			return nil, problems, err
 		}
-		rules.warnings = problems
 	}
-	problems = append(slices.Clone(rules.warnings), rules.checkData(s, document)...)
-	if err := loadError(s.name, problems); err != nil {
-		return nil, problems, err
+	g := newGeneration(b, rules)
+	file := s.dataFile()
+	problems = slices.Clone(rules.warnings)
+	same := known != nil && known.revision.Data == b.revision.Data
+	if !same || !bytes.Equal(known.rules.schemaText, rules.schemaText) {
+		problems = append(problems, rules.checkSchema(file, b.document)...)
 	}
-	g := &generation{revision: revision, rules: rules, store: newStore(document)}
+	problems = append(problems, rules.checkReads(file, b.document)...)
+	if s.shipped {
+		if same && known.dangling != nil {
+			g.dangling = known.dangling
+		} else {
+			g.dangling = danglingRoles(file, b.document)
+		}
+		problems = append(problems, problemsIn(g.dangling)...)
+	}
+	problems, err = g.finish(ctx, problems, l)
+	return g, problems, err
+}
+
+func newGeneration(b *Bundle, rules *ruleset) *generation {
+	b = b.slim()
+	return &generation{revision: b.revision, bundle: b, rules: rules, store: &treeStore{document: b.document}}
+}
+
+// finish probes a generation that has no errors yet.
+func (g *generation) finish(ctx context.Context, problems []Problem, l limits) ([]Problem, error) {
+	name := g.bundle.Name()
+	if err := loadError(name, problems); err != nil {
+		return problems, err
+	}
+	g.warnings = slices.Clip(problems)
 	problems = append(problems, g.probe(ctx, l)...)
 	if err := ctx.Err(); err != nil {
-		return nil, problems, err
+		return problems, err
 	}
-	return g, problems, loadError(s.name, problems)
+	return problems, loadError(name, problems)
 }
 
 // Decide implements Decider.

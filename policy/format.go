@@ -28,6 +28,26 @@ func Format(ctx context.Context, dir string, write bool) ([]Formatted, error) {
 	if err != nil {
 		return nil, err
 	}
+	out, err := formatSource(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if write {
+		for _, f := range out {
+			if err := replaceFile(filepath.Join(dir, filepath.FromSlash(f.File)), f.Source); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+// FormatBundle is Format of a bundle, which it does not change.
+func FormatBundle(ctx context.Context, b *Bundle) ([]Formatted, error) {
+	return formatSource(ctx, b.src)
+}
+
+func formatSource(ctx context.Context, s *source) ([]Formatted, error) {
 	var out []Formatted
 	for _, f := range append(slices.Clone(s.rules), s.tests...) {
 		if err := ctx.Err(); err != nil {
@@ -43,13 +63,6 @@ func Format(ctx context.Context, dir string, write bool) ([]Formatted, error) {
 		}
 		if !bytes.Equal(text, f.text) {
 			out = append(out, Formatted{File: f.name, Diff: unifiedDiff(f.name, f.text, text), Source: text})
-		}
-	}
-	if write {
-		for _, f := range out {
-			if err := replaceFile(filepath.Join(dir, filepath.FromSlash(f.File)), f.Source); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return out, nil

@@ -66,6 +66,9 @@ var (
 	keyAddress       = ast.StringTerm("address")
 	keyUserAgent     = ast.StringTerm("user_agent")
 	keyRequestID     = ast.StringTerm("request_id")
+	keyPolicy        = ast.StringTerm("policy")
+	keyAuthor        = ast.StringTerm("author")
+	keyApprovals     = ast.StringTerm("approvals")
 )
 
 type pair = [2]*ast.Term
@@ -155,12 +158,25 @@ func (r *Request) term() *ast.Term {
 	if r.Epoch != 0 {
 		items = append(items, pair{keyEpoch, intTerm(r.Epoch)})
 	}
+	if r.Policy != nil {
+		items = append(items, pair{keyPolicy, r.Policy.term()})
+	}
 	items = appendString(items, keyHandOver, r.HandOver)
 	items = appendString(items, keyPublication, r.Publication)
 	items = appendString(items, keyVisibility, r.Visibility)
 	items = appendString(items, keyMissing, r.Missing)
 	if r.ReplaceEmpty {
 		items = append(items, pair{keyReplaceEmpty, ast.InternedTerm(true)})
+	}
+	return ast.ObjectTerm(items...)
+}
+
+func (p *PolicyRevision) term() *ast.Term {
+	items := make([]pair, 0, 3)
+	items = appendString(items, keyID, p.ID)
+	items = appendString(items, keyAuthor, p.Author)
+	if len(p.Approvals) > 0 {
+		items = append(items, pair{keyApprovals, stringsTerm(p.Approvals)})
 	}
 	return ast.ObjectTerm(items...)
 }

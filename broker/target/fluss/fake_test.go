@@ -66,7 +66,7 @@ func newWorld(t *testing.T, o flusstest.Options, change func(*Config)) *world {
 		// Ids that the fake cluster does not give out by itself.
 		tableCounter: {data: binary.BigEndian.AppendUint64(nil, 12)}, partitionCounter: {data: binary.BigEndian.AppendUint64(nil, 4)},
 	}}
-	w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease)
+	w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease(fakeRoot))
 	w.config = Config{
 		Client: w.client, Objects: store, RootURI: fakeRoot, ZooKeeper: w.nodes,
 		LeaderTimeout: 3 * time.Second, RestoreTimeout: 500 * time.Millisecond, CommitTimeout: 200 * time.Millisecond, Settle: time.Millisecond,
@@ -88,14 +88,28 @@ func (w *world) open(c Config) *Driver {
 	return d
 }
 
-// lease keeps a lease's content in the remote directory, as a coordinator does.
-func (w *world) lease(r *flusstest.Request) (proto.Message, error) {
-	k := "lease/kv-snapshot/" + r.Message.(*flusspb.AcquireKvSnapshotLeaseRequest).GetLeaseId() + "/0/x.metadata"
-	_, err := w.store.Put(context.Background(), k, strings.NewReader("{}"), objstore.PutOptions{})
-	if err != nil && !errors.Is(err, objstore.ErrExists) {
-		return nil, err
+// lease keeps a lease's content in the remote directory and its name in ZooKeeper, as a
+// coordinator does.
+func (w *world) lease(root string) flusstest.Handler {
+	return func(r *flusstest.Request) (proto.Message, error) {
+		k := leaseKey(r)
+		w.nodes.mu.Lock()
+		w.nodes.data[leasesNode+"/"+leaseID(r)] = node{data: fmt.Appendf(nil, `{"version":1,"expiration_time":1,"tables":[{"table_id":0,"lease_metadata_path":%q}]}`, root+"/"+k)}
+		w.nodes.mu.Unlock()
+		_, err := w.store.Put(context.Background(), k, strings.NewReader("{}"), objstore.PutOptions{})
+		if err != nil && !errors.Is(err, objstore.ErrExists) {
+			return nil, err
+		}
+		return &flusspb.AcquireKvSnapshotLeaseResponse{}, nil
 	}
-	return &flusspb.AcquireKvSnapshotLeaseResponse{}, nil
+}
+
+func leaseID(r *flusstest.Request) string {
+	return r.Message.(*flusspb.AcquireKvSnapshotLeaseRequest).GetLeaseId()
+}
+
+func leaseKey(r *flusstest.Request) string {
+	return "lease/kv-snapshot/" + leaseID(r) + "/0/x.metadata"
 }
 
 // restore reads a snapshot's rows as a leader does, _METADATA first.
@@ -510,6 +524,15 @@ func (w *world) bearTable(path client.TablePath, registration []byte) error {
 // adopt makes leaders restore snapshots.
 func (w *world) adopt(physical client.Physical, buckets []client.Bucket, snapshots [][]byte) error {
 	ctx := context.Background()
+	epoch, err := w.client.Coordinator().Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range buckets { // before the commit: on 0.8 a stop deletes remote files
+		if err := w.client.Tablet(b.Leader).StopReplica(ctx, epoch, physical.Bucket(b.ID), 0, client.DeleteLocal); err != nil {
+			return err
+		}
+	}
 	for _, data := range snapshots {
 		b, err := znode.ParseBucketSnapshot(data)
 		if err != nil {
@@ -524,16 +547,12 @@ func (w *world) adopt(physical client.Physical, buckets []client.Bucket, snapsho
 		if err != nil {
 			return err
 		}
-		if err := w.client.Coordinator().CommitKVSnapshot(ctx, raw, 0, 0); err != nil {
+		if err := w.client.Coordinator().CommitKVSnapshot(ctx, raw, epoch, 0); err != nil {
 			return err
 		}
 	}
 	for _, b := range buckets {
-		tablet := w.client.Tablet(b.Leader)
-		if err := tablet.StopReplica(ctx, 0, physical.Bucket(b.ID), 0, client.DeleteLocal); err != nil {
-			return err
-		}
-		if err := tablet.NotifyLeaderAndISR(ctx, 0, client.LeaderAndISR{Physical: physical, Bucket: b.ID, Leader: b.Leader, Replicas: b.Replicas, ISR: b.Replicas}); err != nil {
+		if err := w.client.Tablet(b.Leader).NotifyLeaderAndISR(ctx, epoch, client.LeaderAndISR{Physical: physical, Bucket: b.ID, Leader: b.Leader, Replicas: b.Replicas, ISR: b.Replicas}); err != nil {
 			return err
 		}
 	}
