@@ -437,16 +437,30 @@ func (w *world) drop(t table) {
 	w.Helper()
 	info, err := w.judge.TableInfo(w.Context(), t.whole())
 	w.must(err)
+	assigned, ids := "/tabletservers/tables", []int64{info.TableID}
+	if t.partition {
+		parts, err := w.judge.Partitions(w.Context(), t.whole())
+		w.must(err)
+		assigned, ids = "/tabletservers/partitions", nil
+		for _, p := range parts {
+			ids = append(ids, p.ID)
+		}
+	}
 	w.must(w.judge.DropTable(w.Context(), t.whole()))
 	z, err := zk.New(zk.Config{Servers: []string{w.fluss.ZooKeeper()}})
 	w.must(err)
 	defer z.Close()
 	w.eventually("the end of "+t.Target.String(), func() error {
-		ids, err := z.Children(w.Context(), "/tabletservers/tables")
-		if err == nil && slices.Contains(ids, fmt.Sprint(info.TableID)) {
-			err = errors.New("it is still assigned")
+		left, err := z.Children(w.Context(), assigned)
+		if err != nil && !errors.Is(err, zk.ErrNoNode) {
+			return err
 		}
-		return err
+		for _, id := range ids {
+			if slices.Contains(left, fmt.Sprint(id)) {
+				return fmt.Errorf("%s/%d is still there", assigned, id)
+			}
+		}
+		return nil
 	})
 }
 
