@@ -34,6 +34,10 @@ func Check(ctx context.Context, dir string) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
+	return check(ctx, s)
+}
+
+func check(ctx context.Context, s *source) ([]Problem, error) {
 	_, problems, err := build(ctx, s, nil, defaultLimits)
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -72,6 +76,10 @@ func Eval(ctx context.Context, dir string, in Input) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
+	return eval(ctx, s, in)
+}
+
+func eval(ctx context.Context, s *source, in Input) (Record, error) {
 	g, _, err := build(ctx, s, nil, defaultLimits)
 	if err != nil {
 		return Record{}, err
@@ -111,6 +119,11 @@ func Show(_ context.Context, dir string) (Description, error) {
 	if err != nil {
 		return Description{}, err
 	}
+	return show(s, dir == "")
+}
+
+// show describes a source; shipped is whether all of it is part of the program.
+func show(s *source, shipped bool) (Description, error) {
 	document, problems := s.document()
 	if err := loadError(s.name, problems); err != nil {
 		return Description{}, err
@@ -120,7 +133,7 @@ func Show(_ context.Context, dir string) (Description, error) {
 		for _, f := range group {
 			sum := sha256.Sum256(f.text)
 			d.Files = append(d.Files, File{Name: f.name, Kind: f.kind, Size: int64(len(f.text)), SHA256: hex.EncodeToString(sum[:]),
-				Shipped: s.shipped && (f.kind == KindRules || f.kind == KindSchema || dir == ""), Source: f.text})
+				Shipped: s.shipped && (f.kind == KindRules || f.kind == KindSchema || shipped), Source: f.text})
 		}
 	}
 	return d, nil

@@ -271,8 +271,8 @@ func newStore(document map[string]any) storage.Store {
 }
 
 // evaluate decides one input. An error is always ErrEvaluation.
-func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input, l limits) (Decision, error) {
-	v, err := rs.run(ctx, store, in, l)
+func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input, l limits, t topdown.QueryTracer) (Decision, error) {
+	v, err := rs.run(ctx, store, in, l, t)
 	if err != nil {
 		return Decision{}, fmt.Errorf("%w: %w", ErrEvaluation, err)
 	}
@@ -284,7 +284,7 @@ func (rs *ruleset) evaluate(ctx context.Context, store storage.Store, in *Input,
 }
 
 // run evaluates the entry point and returns its one value.
-func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l limits) (ast.Value, error) {
+func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l limits, t topdown.QueryTracer) (ast.Value, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -298,7 +298,7 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 	defer time.AfterFunc(l.timeout, cancel.Cancel).Stop()
 	defer context.AfterFunc(ctx, cancel.Cancel)()
 
-	rows, err := topdown.NewQuery(rs.query).
+	q := topdown.NewQuery(rs.query).
 		WithQueryCompiler(rs.queries).
 		WithCompiler(rs.compiler).
 		WithStore(store).
@@ -307,8 +307,11 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 		WithMetrics(metrics.NoOp()).
 		WithTime(in.Time).
 		WithStrictBuiltinErrors(true).
-		WithInput(ast.NewTerm(in.value())).
-		Run(ctx)
+		WithInput(ast.NewTerm(in.value()))
+	if t != nil {
+		q = q.WithQueryTracer(t)
+	}
+	rows, err := q.Run(ctx)
 	switch {
 	case topdown.IsCancel(err) && ctx.Err() != nil:
 		return nil, ctx.Err()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/topdown"
 )
 
 // Bounds of one evaluation when Config leaves them zero. A decision of the shipped
@@ -26,8 +27,10 @@ const (
 
 // Config configures an Engine.
 type Config struct {
-	// Dir holds the rules and data; empty means the shipped rules with Data.
+	// Dir holds the rules and data; empty means Bundle, or the shipped rules with Data.
 	Dir string
+	// Bundle is the first revision when Dir is empty; Activate and Patch change it.
+	Bundle *Bundle
 	// Data is the data document (JSON) for the shipped rules when Dir is empty;
 	// empty Data grants nothing to anybody.
 	Data []byte
@@ -96,9 +99,11 @@ var _ Decider = (*Engine)(nil)
 // generation is one loaded revision.
 type generation struct {
 	revision Revision
+	bundle   *Bundle
 	rules    *ruleset
 	store    storage.Store
-	memory   *memory // nil: remembers nothing
+	memory   *memory             // nil: remembers nothing
+	tracer   topdown.QueryTracer // nil: none
 }
 
 // Status describes the engine for readiness, metrics and people.
@@ -147,8 +152,8 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	if c.PollInterval == 0 {
 		c.PollInterval = 10 * time.Second
 	}
-	if c.Dir != "" && len(c.Data) > 0 {
-		return nil, errors.New("policy: Dir and Data exclude each other")
+	if c.Dir != "" && len(c.Data) > 0 || c.Bundle != nil && (c.Dir != "" || len(c.Data) > 0) {
+		return nil, errors.New("policy: Dir, Data and Bundle exclude each other")
 	}
 	e := &Engine{conf: c, stop: func() {}}
 	// Watching starts before loading: a change between the two must not be lost.
@@ -169,14 +174,69 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	return e, nil
 }
 
-// Reload loads the directory now. On failure the old revision stays active and the
-// error says what was refused.
+// Reload loads the directory now; without a directory it loads the active bundle
+// again. On failure the old revision stays active and the error says what was
+// refused.
 func (e *Engine) Reload(ctx context.Context) error {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	g, problems, err := e.load(ctx)
-	now := e.conf.Now()
+	b, err := e.read()
+	return e.activateLocked(ctx, b, err)
+}
 
+// Activate makes a bundle decide, after everything that is checked of a directory.
+// On failure the old revision stays active, ages (see Config.MaxStale), and the
+// error says what was refused. With Dir, the next change of the directory takes over
+// again.
+func (e *Engine) Activate(ctx context.Context, b *Bundle) error {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	return e.activateLocked(ctx, b, nil)
+}
+
+// Install makes a candidate decide, which was checked when it was prepared.
+func (e *Engine) Install(c *Candidate) {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	g := &generation{revision: c.g.revision, rules: c.g.rules, store: c.g.store, bundle: c.bundle}
+	g.memory = newMemory(g.rules, e.conf.Memory)
+	_ = e.loaded(g, c.problems, nil)
+}
+
+// Stale says that the revision that ought to be active cannot be had, and why. The
+// old one goes on deciding for Config.MaxStale; activating a revision ends that, and
+// so does nil.
+func (e *Engine) Stale(err error) {
+	e.loading.Lock()
+	defer e.loading.Unlock()
+	if err != nil {
+		_ = e.loaded(nil, nil, err)
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.staleSince.Store(0)
+	e.status.LastError, e.status.StaleSince = "", time.Time{}
+}
+
+// Active is the revision that decides, as a candidate.
+func (e *Engine) Active() *Candidate {
+	g := e.cur.Load()
+	return newCandidate(g, g.bundle, nil, e.conf.limits(), e.conf.Now)
+}
+
+func (e *Engine) activateLocked(ctx context.Context, b *Bundle, err error) error {
+	var g *generation
+	var problems []Problem
+	if err == nil {
+		g, problems, err = e.load(ctx, b)
+	}
+	return e.loaded(g, problems, err)
+}
+
+// loaded takes the outcome of an attempt to load.
+func (e *Engine) loaded(g *generation, problems []Problem, err error) error {
+	now := e.conf.Now()
 	e.mu.Lock()
 	old := e.status.Revision
 	if err != nil {
@@ -209,26 +269,37 @@ func (e *Engine) Reload(ctx context.Context) error {
 	return err
 }
 
-// load reads, compiles and probes what is configured. Rules that did not change are
-// not compiled again.
-func (e *Engine) load(ctx context.Context) (g *generation, problems []Problem, err error) {
+// read reads what is configured, or again what is active.
+func (e *Engine) read() (b *Bundle, err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", e.conf.Dir, p, debug.Stack())
+			err = fmt.Errorf("policy %s: reading panicked: %v\n%s", e.conf.Dir, p, debug.Stack())
 		}
 	}()
-	s, err := readSource(e.conf.Dir)
-	if err != nil {
-		return nil, nil, err
+	switch cur := e.cur.Load(); {
+	case e.conf.Dir != "":
+		return BundleOf(e.conf.Dir)
+	case cur != nil:
+		return cur.bundle, nil
+	case e.conf.Bundle != nil:
+		return e.conf.Bundle, nil
 	}
-	if len(e.conf.Data) > 0 {
-		s = s.withData(e.conf.Data)
-	}
+	return ShippedBundle(e.conf.Data)
+}
+
+// load compiles and probes a bundle. Rules that did not change are not compiled
+// again.
+func (e *Engine) load(ctx context.Context, b *Bundle) (g *generation, problems []Problem, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", b.Name(), p, debug.Stack())
+		}
+	}()
 	var known *ruleset
 	if cur := e.cur.Load(); cur != nil {
 		known = cur.rules
 	}
-	if g, problems, err = build(ctx, s, known, e.conf.limits()); err == nil {
+	if g, problems, err = buildBundle(ctx, b, known, e.conf.limits()); err == nil {
 		g.memory = newMemory(g.rules, e.conf.Memory)
 	}
 	return g, problems, err
@@ -237,11 +308,26 @@ func (e *Engine) load(ctx context.Context) (g *generation, problems []Problem, e
 // build makes a generation of a source. known is a compiled ruleset that is reused
 // if it is the same.
 func build(ctx context.Context, s *source, known *ruleset, l limits) (*generation, []Problem, error) {
-	document, problems := s.document()
-	if err := loadError(s.name, problems); err != nil {
-		return nil, problems, err
+	b, err := newBundle(s)
+	if err != nil {
+		return nil, problemsOf(err), err
 	}
-	revision := s.digests(document)
+	return buildBundle(ctx, b, known, l)
+}
+
+// problemsOf are the problems of a *LoadError.
+func problemsOf(err error) []Problem {
+	var le *LoadError
+	if errors.As(err, &le) {
+		return le.Problems
+	}
+	return nil
+}
+
+// buildBundle is build of a bundle.
+func buildBundle(ctx context.Context, b *Bundle, known *ruleset, l limits) (*generation, []Problem, error) {
+	s, document, revision := b.src, b.document, b.revision
+	var problems []Problem
 	rules := known
 	if known == nil || known.digest != revision.Rules {
 		rules, problems = compile(s, revision.Rules)
@@ -254,7 +340,7 @@ func build(ctx context.Context, s *source, known *ruleset, l limits) (*generatio
 	if err := loadError(s.name, problems); err != nil {
 		return nil, problems, err
 	}
-	g := &generation{revision: revision, rules: rules, store: newStore(document)}
+	g := &generation{revision: revision, rules: rules, store: newStore(document), bundle: b}
 	problems = append(problems, g.probe(ctx, l)...)
 	if err := ctx.Err(); err != nil {
 		return nil, problems, err

@@ -28,6 +28,21 @@ func Format(ctx context.Context, dir string, write bool) ([]Formatted, error) {
 	if err != nil {
 		return nil, err
 	}
+	out, err := formatSource(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	if write {
+		for _, f := range out {
+			if err := replaceFile(filepath.Join(dir, filepath.FromSlash(f.File)), f.Source); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return out, nil
+}
+
+func formatSource(ctx context.Context, s *source) ([]Formatted, error) {
 	var out []Formatted
 	for _, f := range append(slices.Clone(s.rules), s.tests...) {
 		if err := ctx.Err(); err != nil {
@@ -43,13 +58,6 @@ func Format(ctx context.Context, dir string, write bool) ([]Formatted, error) {
 		}
 		if !bytes.Equal(text, f.text) {
 			out = append(out, Formatted{File: f.name, Diff: unifiedDiff(f.name, f.text, text), Source: text})
-		}
-	}
-	if write {
-		for _, f := range out {
-			if err := replaceFile(filepath.Join(dir, filepath.FromSlash(f.File)), f.Source); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return out, nil

@@ -143,7 +143,7 @@ func (g *generation) evaluate(ctx context.Context, in *Input, l limits) (Decisio
 			return d, nil
 		}
 	}
-	d, err := g.rules.evaluate(ctx, g.store, in, l)
+	d, err := g.rules.evaluate(ctx, g.store, in, l, g.tracer)
 	if err == nil && ok {
 		g.memory.put(k, d)
 	}

@@ -13,7 +13,7 @@ import (
 func (g *generation) probe(ctx context.Context, l limits) []Problem {
 	var problems []Problem
 	for _, in := range probes() {
-		d, err := g.rules.evaluate(ctx, g.store, &in, l)
+		d, err := g.rules.evaluate(ctx, g.store, &in, l, nil)
 		var message string
 		switch {
 		case err != nil:

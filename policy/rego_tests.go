@@ -69,6 +69,10 @@ func Test(ctx context.Context, dir string, o TestOptions) (TestReport, error) {
 	if err != nil {
 		return TestReport{}, err
 	}
+	return test(ctx, s, o)
+}
+
+func test(ctx context.Context, s *source, o TestOptions) (TestReport, error) {
 	document, problems := s.document()
 	files := append(slices.Clone(s.rules), s.tests...)
 	modules, more := parse(files)

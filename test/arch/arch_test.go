@@ -27,6 +27,7 @@ type layer struct {
 var layers = []layer{
 	{"session/scope", nil},
 	{"session/credential", nil},
+	{"session/kv", []string{"session/kv"}},
 	{"session/sessiontest", []string{"session"}},
 	{"session/pebblestore", []string{"session", "internal/durable"}},
 	{"session", []string{"session/scope", "session/credential"}},

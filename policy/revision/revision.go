@@ -1,0 +1,181 @@
+// Package revision keeps every policy that was ever proposed, and which one is
+// active. A revision is immutable and found by its id, the digest of what decides;
+// one State record says what is in force, and changes by compare-and-swap, so that
+// several brokers can follow it. Both live in a kv.Store, beside the sessions.
+package revision
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/session/kv"
+)
+
+// KV is where revisions are kept.
+type KV = kv.Store
+
+var (
+	// ErrNotFound: no revision has that id.
+	ErrNotFound = errors.New("no such policy revision")
+	// ErrConflict: the state was changed meanwhile; read it again.
+	ErrConflict = errors.New("the policy state was changed meanwhile")
+	// ErrCorrupt marks a stored revision that does not decode, or not to its id.
+	ErrCorrupt = errors.New("corrupt policy revision")
+)
+
+// Meta is what is known about a revision beside its content.
+type Meta struct {
+	ID     string `json:"id"`    // see policy.Revision
+	Rules  string `json:"rules"` // of rules and data schema
+	Data   string `json:"data"`
+	Tests  string `json:"tests"`            // of the tests; they do not decide and are no part of the id
+	Parent string `json:"parent,omitempty"` // the revision it was made from
+
+	Author  string    `json:"author"`
+	Message string    `json:"message,omitempty"`
+	Time    time.Time `json:"time"`
+	Source  Source    `json:"source"`
+
+	// Summary is what its tests said when it was stored, if they ran.
+	Summary *Summary `json:"summary,omitempty"`
+	// Signer is the id of the key that signed it; empty: unsigned, or not verified.
+	Signer string `json:"signer,omitempty"`
+}
+
+// Source is where a revision came from.
+type Source struct {
+	Kind   string `json:"kind"`             // see SourcePush
+	Name   string `json:"name,omitempty"`   // directory, file, URL or client
+	Commit string `json:"commit,omitempty"` // of a git checkout
+}
+
+// Kinds of Source.
+const (
+	SourcePush      = "push"      // API or command line
+	SourceDelta     = "delta"     // an edit of the data of its parent
+	SourceDirectory = "directory" // watched
+	SourceGit       = "git"       // a checkout on disk
+	SourceFile      = "file"      // a bundle file
+	SourceURL       = "url"       // a bundle server
+	SourceShipped   = "shipped"   // part of the program
+)
+
+// Summary is the outcome of a revision's tests.
+type Summary struct {
+	Passed   int     `json:"passed"`
+	Failed   int     `json:"failed"`
+	Skipped  int     `json:"skipped"`
+	Coverage float64 `json:"coverage"` // percent of the rules' lines
+}
+
+// State says what is in force. The zero value, Version 0, is that of a new store.
+type State struct {
+	Version  uint64    `json:"-"`                  // for compare-and-swap
+	Active   string    `json:"active"`             // revision id; empty = none yet
+	Since    time.Time `json:"since"`              // when Active became active
+	Previous string    `json:"previous,omitempty"` // what a roll back goes to
+
+	Candidate *Candidate `json:"candidate,omitempty"`
+	Shadow    *Shadow    `json:"shadow,omitempty"`
+	Band      *Band      `json:"band,omitempty"`
+	// History is what happened last, newest first, MaxHistory entries at most.
+	History []Change `json:"history,omitempty"`
+}
+
+// MaxHistory bounds State.History.
+const MaxHistory = 100
+
+// States of a Candidate.
+const (
+	StateProposed = "proposed" // waits for approval
+	StateSoaking  = "soaking"  // waits for its time
+	StateShadow   = "shadow"   // rides along
+)
+
+// Candidate is a revision on its way to becoming active.
+type Candidate struct {
+	Revision  string     `json:"revision"`
+	Author    string     `json:"author"`
+	Approvals []Approval `json:"approvals,omitempty"`
+	State     string     `json:"state"` // see StateProposed
+	Until     time.Time  `json:"until,omitzero"`
+}
+
+// Approval is somebody's consent.
+type Approval struct {
+	By string    `json:"by"`
+	At time.Time `json:"at"`
+}
+
+// Shadow is a revision that decides along without effect.
+type Shadow struct {
+	Revision string  `json:"revision"`
+	Share    float64 `json:"share"` // of the requests, 0 to 1
+}
+
+// Band is what outcomes of a new revision must stay in, or it is rolled back.
+type Band struct {
+	MaxDenyRate  float64       `json:"max_deny_rate"`  // 0 to 1
+	MaxErrorRate float64       `json:"max_error_rate"` // 0 to 1
+	Window       time.Duration `json:"window_ns"`      // after activation
+}
+
+// Change is one entry of the history.
+type Change struct {
+	At       time.Time `json:"at"`
+	Action   string    `json:"action"` // activate, rollback, break_glass …
+	By       string    `json:"by"`
+	Revision string    `json:"revision"`
+	Previous string    `json:"previous,omitempty"`
+	Reason   string    `json:"reason,omitempty"`
+}
+
+// Store keeps revisions. It is safe for concurrent use, by several processes too.
+type Store struct{ kv KV }
+
+// New makes a store of revisions in a key-value store of its own (see
+// pebblestore.Store.KV).
+func New(kv KV) *Store { return &Store{kv: kv} }
+
+// Put stores a bundle. ID, Rules, Data, Tests and Signer of m are filled in. A
+// revision that is there already stays as it is, but for its tests; what is stored
+// is returned.
+func (s *Store) Put(ctx context.Context, b *policy.Bundle, m Meta) (Meta, error) {
+	return Meta{}, errors.New("not yet")
+}
+
+// PutDelta stores an edit of the data of m.Parent, which Base must name: some bytes,
+// however much data there is. b is the parent with the edit (policy.Bundle.Patch).
+func (s *Store) PutDelta(ctx context.Context, b *policy.Bundle, d policy.DataDelta, m Meta) (Meta, error) {
+	return Meta{}, errors.New("not yet")
+}
+
+// Get returns a revision with its content, or ErrNotFound.
+func (s *Store) Get(ctx context.Context, id string) (*policy.Bundle, Meta, error) {
+	return nil, Meta{}, errors.New("not yet")
+}
+
+// Meta returns what is known about a revision, or ErrNotFound. A prefix of an id, of
+// 8 characters and more, will do if it is the only one.
+func (s *Store) Meta(ctx context.Context, id string) (Meta, error) {
+	return Meta{}, errors.New("not yet")
+}
+
+// List returns revisions, newest first, after the one of that id ("" = from the
+// newest), limit of them at most.
+func (s *Store) List(ctx context.Context, after string, limit int) ([]Meta, error) {
+	return nil, errors.New("not yet")
+}
+
+// State returns the state.
+func (s *Store) State(ctx context.Context) (State, error) {
+	return State{}, errors.New("not yet")
+}
+
+// Swap stores a state in place of the one whose Version it has, or returns
+// ErrConflict. The state it returns has the new version.
+func (s *Store) Swap(ctx context.Context, next State) (State, error) {
+	return State{}, errors.New("not yet")
+}
