@@ -4,7 +4,6 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -19,8 +18,8 @@ import (
 // and tests. Its Revision identifies what decides; tests are carried along. Written
 // out it is an ordinary OPA bundle.
 type Bundle struct {
-	src      *source        // its data files are those the document was read from, if any
-	document map[string]any // never changed
+	src      *source // its data files are those the document was read from, if any
+	document *object
 	revision Revision
 	signer   string
 }
@@ -78,10 +77,11 @@ func NewBundle(name string, files []BundleFile) (*Bundle, error) {
 }
 
 func newBundle(s *source) (*Bundle, error) {
-	document, problems := s.document()
+	merged, problems := s.document()
 	if err := loadError(s.name, problems); err != nil {
 		return nil, err
 	}
+	document := newDocument(merged)
 	return &Bundle{src: s, document: document, revision: s.digests(document)}, nil
 }
 
@@ -98,7 +98,33 @@ func (b *Bundle) Shipped() bool { return b.src.shipped }
 func (b *Bundle) Signer() string { return b.signer }
 
 // Document is the data document. It must not be changed.
-func (b *Bundle) Document() map[string]any { return b.document }
+func (b *Bundle) Document() map[string]any { return b.document.decoded() }
+
+// canonicalData is the document as the one data file of a bundle.
+func (b *Bundle) canonicalData() rawFile {
+	return rawFile{"data.json", KindData, appendCanonical(nil, b.document.decoded())}
+}
+
+// dataFiles are the files that the document was read from, or one in their place.
+func (b *Bundle) dataFiles() []rawFile {
+	if b.src.textless {
+		return []rawFile{b.canonicalData()}
+	}
+	return b.src.data
+}
+
+// slim is the bundle without the text of its data files, which the document holds.
+func (b *Bundle) slim() *Bundle {
+	if b.src.textless {
+		return b
+	}
+	src := *b.src
+	src.textless, src.data = true, make([]rawFile, len(b.src.data))
+	for i, f := range b.src.data {
+		src.data[i] = rawFile{name: f.name, kind: f.kind}
+	}
+	return &Bundle{src: &src, document: b.document, revision: b.revision, signer: b.signer}
+}
 
 // TestsDigest is the SHA-256 in hex of the tests.
 func (b *Bundle) TestsDigest() string {
@@ -113,8 +139,7 @@ func (b *Bundle) TestsDigest() string {
 // Files lists the files in order of name: rules, tests, data.schema.json, and one
 // data.json with the whole document in canonical form.
 func (b *Bundle) Files() []BundleFile {
-	files := slices.Concat(b.src.rules, b.src.tests, b.src.schemaFiles(),
-		[]rawFile{{"data.json", KindData, appendCanonical(nil, b.document)}})
+	files := slices.Concat(b.src.rules, b.src.tests, b.src.schemaFiles(), []rawFile{b.canonicalData()})
 	out := make([]BundleFile, 0, len(files))
 	for _, f := range sortedFiles(files) {
 		out = append(out, BundleFile{f.name, f.kind, f.text})
@@ -211,28 +236,4 @@ func ReadBundle(r io.Reader, v Verify) (*Bundle, error) {
 		files = append(files, BundleFile{Name: strings.TrimPrefix(h.Name, "/"), Text: text.Bytes()})
 	}
 	return NewBundle("(bundle)", files)
-}
-
-// Format, Check, Test … of a bundle are what the functions of those names do with a
-// directory.
-
-// CheckBundle is Check of a bundle.
-func CheckBundle(ctx context.Context, b *Bundle) ([]Problem, error) { return check(ctx, b.src) }
-
-// TestBundle is Test of a bundle.
-func TestBundle(ctx context.Context, b *Bundle, o TestOptions) (TestReport, error) {
-	return test(ctx, b.src, o)
-}
-
-// EvalBundle is Eval of a bundle.
-func EvalBundle(ctx context.Context, b *Bundle, in Input) (Record, error) {
-	return eval(ctx, b.src, in)
-}
-
-// ShowBundle is Show of a bundle.
-func ShowBundle(b *Bundle) (Description, error) { return show(b.src, false) }
-
-// FormatBundle is Format of a bundle, which it does not change.
-func FormatBundle(ctx context.Context, b *Bundle) ([]Formatted, error) {
-	return formatSource(ctx, b.src)
 }

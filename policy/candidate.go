@@ -44,7 +44,7 @@ func Prepare(ctx context.Context, b *Bundle, o PrepareOptions) (*Candidate, erro
 	if o.Like != nil {
 		known = o.Like.g.rules
 	}
-	g, problems, err := buildBundle(ctx, b, known, l)
+	g, problems, err := build(ctx, b, known, l)
 	if err != nil {
 		return nil, err
 	}

@@ -102,8 +102,9 @@ type generation struct {
 	bundle   *Bundle
 	rules    *ruleset
 	store    storage.Store
-	memory   *memory             // nil: remembers nothing
-	tracer   topdown.QueryTracer // nil: none
+	memory   *memory              // nil: remembers nothing
+	tracer   topdown.QueryTracer  // nil: none
+	dangling map[holder][]Problem // of the shipped policy; never changed
 }
 
 // Status describes the engine for readiness, metrics and people.
@@ -127,7 +128,7 @@ type Status struct {
 type Revision struct {
 	ID    string `json:"id"`
 	Rules string `json:"rules"` // of the rule modules and the schema of the data
-	Data  string `json:"data"`  // of the canonical data document
+	Data  string `json:"data"`  // of the data document, see tree.go
 }
 
 // Open loads the configured revision. It fails when the first revision cannot be
@@ -198,9 +199,9 @@ func (e *Engine) Activate(ctx context.Context, b *Bundle) error {
 func (e *Engine) Install(c *Candidate) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	g := &generation{revision: c.g.revision, rules: c.g.rules, store: c.g.store, bundle: c.bundle}
+	g := *c.g // with a memory of the engine's size
 	g.memory = newMemory(g.rules, e.conf.Memory)
-	_ = e.loaded(g, c.problems, nil)
+	_ = e.loaded(&g, c.problems, nil)
 }
 
 // Stale says that the revision that ought to be active cannot be had, and why. The
@@ -299,53 +300,51 @@ func (e *Engine) load(ctx context.Context, b *Bundle) (g *generation, problems [
 	if cur := e.cur.Load(); cur != nil {
 		known = cur.rules
 	}
-	if g, problems, err = buildBundle(ctx, b, known, e.conf.limits()); err == nil {
+	if g, problems, err = build(ctx, b, known, e.conf.limits()); err == nil {
 		g.memory = newMemory(g.rules, e.conf.Memory)
 	}
 	return g, problems, err
 }
 
-// build makes a generation of a source. known is a compiled ruleset that is reused
+// build makes a generation of a bundle. known is a compiled ruleset that is reused
 // if it is the same.
-func build(ctx context.Context, s *source, known *ruleset, l limits) (*generation, []Problem, error) {
-	b, err := newBundle(s)
-	if err != nil {
-		return nil, problemsOf(err), err
-	}
-	return buildBundle(ctx, b, known, l)
-}
-
-// problemsOf are the problems of a *LoadError.
-func problemsOf(err error) []Problem {
-	var le *LoadError
-	if errors.As(err, &le) {
-		return le.Problems
-	}
-	return nil
-}
-
-// buildBundle is build of a bundle.
-func buildBundle(ctx context.Context, b *Bundle, known *ruleset, l limits) (*generation, []Problem, error) {
-	s, document, revision := b.src, b.document, b.revision
-	var problems []Problem
-	rules := known
-	if known == nil || known.digest != revision.Rules {
-		rules, problems = compile(s, revision.Rules)
+func build(ctx context.Context, b *Bundle, known *ruleset, l limits) (*generation, []Problem, error) {
+	s, rules := b.src, known
+	if known == nil || known.digest != b.revision.Rules {
+		var problems []Problem
+		rules, problems = compile(s, b.revision.Rules)
 		if err := loadError(s.name, problems); err != nil {
 			return nil, problems, err
 		}
 		rules.warnings = problems
 	}
-	problems = append(slices.Clone(rules.warnings), rules.checkData(s, document)...)
-	if err := loadError(s.name, problems); err != nil {
-		return nil, problems, err
+	g := newGeneration(b, rules)
+	file := s.dataFile()
+	problems := slices.Concat(rules.warnings, rules.checkSchema(file, b.document), rules.checkReads(file, b.document))
+	if s.shipped {
+		g.dangling = danglingRoles(file, b.document)
+		problems = append(problems, problemsIn(g.dangling)...)
 	}
-	g := &generation{revision: revision, rules: rules, store: newStore(document), bundle: b}
+	problems, err := g.finish(ctx, problems, l)
+	return g, problems, err
+}
+
+func newGeneration(b *Bundle, rules *ruleset) *generation {
+	b = b.slim()
+	return &generation{revision: b.revision, bundle: b, rules: rules, store: &treeStore{document: b.document}}
+}
+
+// finish probes a generation that has no errors yet.
+func (g *generation) finish(ctx context.Context, problems []Problem, l limits) ([]Problem, error) {
+	name := g.bundle.Name()
+	if err := loadError(name, problems); err != nil {
+		return problems, err
+	}
 	problems = append(problems, g.probe(ctx, l)...)
 	if err := ctx.Err(); err != nil {
-		return nil, problems, err
+		return problems, err
 	}
-	return g, problems, loadError(s.name, problems)
+	return problems, loadError(name, problems)
 }
 
 // Decide implements Decider.
