@@ -20,11 +20,11 @@ type Answer struct {
 // other, until visit returns false. The error is for a policy that cannot be loaded,
 // or a context that ended.
 func Answers(ctx context.Context, dir string, inputs []Input, visit func(Input, Answer) bool) error {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	if err != nil {
 		return err
 	}
-	g, _, err := build(ctx, s, nil, defaultLimits)
+	g, _, err := build(ctx, b, nil, defaultLimits)
 	if err != nil {
 		return err
 	}
