@@ -61,6 +61,9 @@ var (
 	keyAddress       = ast.StringTerm("address")
 	keyUserAgent     = ast.StringTerm("user_agent")
 	keyRequestID     = ast.StringTerm("request_id")
+	keyPolicy        = ast.StringTerm("policy")
+	keyAuthor        = ast.StringTerm("author")
+	keyApprovals     = ast.StringTerm("approvals")
 )
 
 type pair = [2]*ast.Term
@@ -149,6 +152,19 @@ func (r *Request) term() *ast.Term {
 	items = appendString(items, keyMethod, r.Method)
 	if r.Epoch != 0 {
 		items = append(items, pair{keyEpoch, intTerm(r.Epoch)})
+	}
+	if r.Policy != nil {
+		items = append(items, pair{keyPolicy, r.Policy.term()})
+	}
+	return ast.ObjectTerm(items...)
+}
+
+func (p *PolicyRevision) term() *ast.Term {
+	items := make([]pair, 0, 3)
+	items = appendString(items, keyID, p.ID)
+	items = appendString(items, keyAuthor, p.Author)
+	if len(p.Approvals) > 0 {
+		items = append(items, pair{keyApprovals, stringsTerm(p.Approvals)})
 	}
 	return ast.ObjectTerm(items...)
 }
