@@ -32,6 +32,8 @@ type ruleset struct {
 	dynamic  bool               // the schema means something else in parts
 	warnings []Problem
 
+	schemaText []byte // that schema was compiled from
+
 	// What the rules read, gathered once: a data edit must not walk them again.
 	refs     []dataRef // that are not rules
 	packages []dataRef
@@ -105,7 +107,7 @@ func compile(s *source, digest string) (*ruleset, []Problem) {
 		if rs.schema, err = compileSchema(s.schema.name, s.schema.text); err != nil {
 			return nil, append(problems, problemAt(*s.schema, CodeDataSchema, err))
 		}
-		rs.dynamic = dynamic.Match(s.schema.text)
+		rs.dynamic, rs.schemaText = dynamic.Match(s.schema.text), s.schema.text
 	}
 	rs.gather()
 	return rs, problems

@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -279,7 +280,15 @@ func (e *Engine) read() (b *Bundle, err error) {
 	}()
 	switch cur := e.cur.Load(); {
 	case e.conf.Dir != "":
-		return BundleOf(e.conf.Dir)
+		s, err := readSource(e.conf.Dir)
+		if err != nil {
+			return nil, err
+		}
+		var old *Bundle
+		if cur != nil {
+			old = cur.bundle
+		}
+		return newBundleLike(s, old)
 	case cur != nil:
 		return cur.bundle, nil
 	case e.conf.Bundle != nil:
@@ -296,21 +305,20 @@ func (e *Engine) load(ctx context.Context, b *Bundle) (g *generation, problems [
 			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", b.Name(), p, debug.Stack())
 		}
 	}()
-	var known *ruleset
-	if cur := e.cur.Load(); cur != nil {
-		known = cur.rules
-	}
-	if g, problems, err = build(ctx, b, known, e.conf.limits()); err == nil {
+	if g, problems, err = build(ctx, b, e.cur.Load(), e.conf.limits()); err == nil {
 		g.memory = newMemory(g.rules, e.conf.Memory)
 	}
 	return g, problems, err
 }
 
-// build makes a generation of a bundle. known is a compiled ruleset that is reused
-// if it is the same.
-func build(ctx context.Context, b *Bundle, known *ruleset, l limits) (*generation, []Problem, error) {
-	s, rules := b.src, known
-	if known == nil || known.digest != b.revision.Rules {
+// build makes a generation of a bundle. What known, if any, has in common with it is
+// neither compiled nor checked again.
+func build(ctx context.Context, b *Bundle, known *generation, l limits) (*generation, []Problem, error) {
+	s := b.src
+	var rules *ruleset
+	if known != nil && known.revision.Rules == b.revision.Rules {
+		rules = known.rules
+	} else {
 		var problems []Problem
 		rules, problems = compile(s, b.revision.Rules)
 		if err := loadError(s.name, problems); err != nil {
@@ -319,10 +327,18 @@ func build(ctx context.Context, b *Bundle, known *ruleset, l limits) (*generatio
 		rules.warnings = problems
 	}
 	g := newGeneration(b, rules)
-	file := s.dataFile()
-	problems := slices.Concat(rules.warnings, rules.checkSchema(file, b.document), rules.checkReads(file, b.document))
+	file, problems := s.dataFile(), slices.Clone(rules.warnings)
+	same := known != nil && known.revision.Data == b.revision.Data
+	if !same || !bytes.Equal(known.rules.schemaText, rules.schemaText) {
+		problems = append(problems, rules.checkSchema(file, b.document)...)
+	}
+	problems = append(problems, rules.checkReads(file, b.document)...)
 	if s.shipped {
-		g.dangling = danglingRoles(file, b.document)
+		if same && known.dangling != nil {
+			g.dangling = known.dangling
+		} else {
+			g.dangling = danglingRoles(file, b.document)
+		}
 		problems = append(problems, problemsIn(g.dangling)...)
 	}
 	problems, err := g.finish(ctx, problems, l)

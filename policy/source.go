@@ -297,13 +297,16 @@ func (s *source) resolve() (*source, error) {
 }
 
 // digests returns the revision of the source, whose data document is given.
-func (s *source) digests(document *object) Revision {
+func (s *source) digests(document *object) Revision { return revisionOf(s.rulesDigest(), document) }
+
+// rulesDigest is the digest of the rules and the schema of their data.
+func (s *source) rulesDigest() string {
 	rules := sha256.New()
-	for _, f := range append(slices.Clone(s.rules), s.schemaFiles()...) {
+	for _, f := range append(sortedFiles(s.rules), s.schemaFiles()...) {
 		writeChunk(rules, []byte(f.name))
 		writeChunk(rules, f.text)
 	}
-	return revisionOf(hex.EncodeToString(rules.Sum(nil)), document)
+	return hex.EncodeToString(rules.Sum(nil))
 }
 
 // revisionOf is the identity of rules, by their digest, with data.
@@ -313,6 +316,18 @@ func revisionOf(rules string, document *object) Revision {
 	id := sha256.Sum256([]byte("sluice policy v2\n" + r.Rules + "\n" + r.Data + "\n"))
 	r.ID = hex.EncodeToString(id[:])
 	return r
+}
+
+// dataDigest tells whether data files are the same as others.
+func (s *source) dataDigest() (d digest) {
+	h := sha256.New()
+	fmt.Fprintln(h, s.shipped, s.name == ShippedName)
+	for _, f := range s.data {
+		writeChunk(h, []byte(f.name))
+		writeChunk(h, f.text)
+	}
+	h.Sum(d[:0])
+	return d
 }
 
 // dataFile is the file that problems of the data are in: "" for several, or none.

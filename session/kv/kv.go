@@ -26,7 +26,7 @@ var (
 
 // Store holds values. It is safe for concurrent use. A version is 0 for a key that
 // is absent, else a number that no earlier value of that key had, unless the key was
-// deleted in between.
+// deleted in between; each change adds one.
 type Store interface {
 	// Get returns the value and version of a key, nil and 0 when it is absent.
 	Get(ctx context.Context, key string) (value []byte, version uint64, err error)
