@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 )
@@ -203,6 +204,9 @@ func ReadBundle(r io.Reader, v Verify) (*Bundle, error) {
 		}
 		if err != nil {
 			return nil, fmt.Errorf("policy bundle: %w", err)
+		}
+		if strings.HasPrefix(path.Base(h.Name), ".") {
+			continue // .manifest and .signatures.json
 		}
 		var text bytes.Buffer
 		if _, err := io.Copy(&text, in); err != nil {
