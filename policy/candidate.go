@@ -134,7 +134,7 @@ func (c *Candidate) Partial(ctx context.Context, o PartialOptions) (Partial, err
 		return Partial{}, err
 	}
 	defer c.g.store.Abort(ctx, txn)
-	cancel := &budget{steps: c.limits.steps}
+	cancel := &budget{steps: c.limits.steps, memory: meter{limit: c.limits.memory}}
 	defer time.AfterFunc(c.limits.timeout, cancel.Cancel).Stop()
 	defer context.AfterFunc(ctx, cancel.Cancel)()
 	qc := c.g.rules.compiler.QueryCompiler()

@@ -1,6 +1,6 @@
 // Package gate says whether a policy may be put in force, and exactly why not.
 //
-// Run reads a policy directory and looks for everything that can be known before
+// Run takes a bundle and looks for everything that can be known before
 // anybody is decided by it, in this order; a step that cannot run because an earlier
 // one failed is left out:
 //
@@ -88,13 +88,12 @@ func (e *RefusedError) Error() string {
 	return s
 }
 
-// Run takes the directory ("" = the shipped policy) through the gate. The error is
-// for a directory that cannot be read or a context that ended; what is wrong with
-// the policy is in the report.
-func Run(ctx context.Context, dir string, o Options) (Report, error) {
+// Run takes a bundle through the gate. The error is for a context that ended; what is
+// wrong with the policy is in the report.
+func Run(ctx context.Context, b *policy.Bundle, o Options) (Report, error) {
 	start := time.Now()
-	r := Report{Problems: []policy.Problem{}}
-	if err := r.run(ctx, dir, o); err != nil {
+	r := Report{Revision: b.Revision(), Problems: []policy.Problem{}}
+	if err := r.run(ctx, b, o); err != nil {
 		return Report{}, err
 	}
 	r.finish(o)
@@ -102,24 +101,40 @@ func Run(ctx context.Context, dir string, o Options) (Report, error) {
 	return r, nil
 }
 
-func (r *Report) run(ctx context.Context, dir string, o Options) error {
-	problems, err := policy.Check(ctx, dir)
+// RunDir is Run of a directory ("" = the shipped policy). The error is also for a
+// directory that cannot be read; data that cannot be decoded are in the report.
+func RunDir(ctx context.Context, dir string, o Options) (Report, error) {
+	b, err := policy.BundleOf(dir)
+	var le *policy.LoadError
+	switch {
+	case errors.As(err, &le):
+		r := Report{Problems: le.Problems}
+		r.finish(o)
+		return r, nil
+	case err != nil:
+		return Report{}, err
+	}
+	return Run(ctx, b, o)
+}
+
+func (r *Report) run(ctx context.Context, b *policy.Bundle, o Options) error {
+	problems, err := policy.CheckBundle(ctx, b)
 	if err != nil {
 		return err
 	}
 	r.add(problems...)
-	if d, err := policy.Show(ctx, dir); err == nil {
-		r.Revision = d.Revision
+	if r.failed() {
+		return nil
 	}
-	if err := r.format(ctx, dir); err != nil || r.failed() {
+	if err := r.format(ctx, b); err != nil {
 		return err
 	}
 	if !o.NoTests {
-		if err := r.test(ctx, dir, o); err != nil {
+		if err := r.test(ctx, b, o); err != nil {
 			return err
 		}
 	}
-	return r.invariants(ctx, dir, o)
+	return r.invariants(ctx, b, o)
 }
 
 func (r *Report) add(p ...policy.Problem) { r.Problems = append(r.Problems, p...) }
@@ -142,8 +157,8 @@ func (r *Report) problems(err error) error {
 	return nil
 }
 
-func (r *Report) format(ctx context.Context, dir string) error {
-	files, err := policy.Format(ctx, dir, false)
+func (r *Report) format(ctx context.Context, b *policy.Bundle) error {
+	files, err := policy.FormatBundle(ctx, b)
 	if err != nil {
 		return r.problems(err)
 	}
@@ -177,8 +192,8 @@ func firstChange(diff string) (line, column int, text string) {
 	return 0, 0, ""
 }
 
-func (r *Report) test(ctx context.Context, dir string, o Options) error {
-	t, err := policy.Test(ctx, dir, policy.TestOptions{Coverage: true, Timeout: o.TestTimeout})
+func (r *Report) test(ctx context.Context, b *policy.Bundle, o Options) error {
+	t, err := policy.TestBundle(ctx, b, policy.TestOptions{Coverage: true, Timeout: o.TestTimeout})
 	if err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()

@@ -23,7 +23,7 @@ func policyDir(t *testing.T, files map[string]string) string {
 // TestShippedPolicyPasses: the shipped policy has no problem of any kind, with the
 // coverage that its own tests reach.
 func TestShippedPolicyPasses(t *testing.T) {
-	r, err := Run(t.Context(), "", Options{Strict: true, Coverage: 95})
+	r, err := RunDir(t.Context(), "", Options{Strict: true, Coverage: 95})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func TestShippedPolicyPasses(t *testing.T) {
 }
 
 func TestDemoPolicyPasses(t *testing.T) {
-	r, err := Run(t.Context(), "../../examples/policy-demo", Options{Strict: true})
+	r, err := RunDir(t.Context(), "../../examples/policy-demo", Options{Strict: true})
 	if err != nil || !r.Passed {
 		t.Fatalf("%v %v", r.Problems, err)
 	}
@@ -97,15 +97,15 @@ func TestGate(t *testing.T) {
 		{name: "an allow with a missing issuer", rego: strings.Replace(known, `input.principal.issuer ==`, `input.principal.issuer !=`, 1), want: `rule "alice" allows a request with a missing issuer`, code: CodeInvariant, warns: true},
 		{name: "an allow of a write without a session", rego: strings.Replace(known, `input.action == "begin"`, `input.action == "token"`, 1), want: `rule "alice" allows a write without a session`, code: CodeInvariant, warns: true},
 		{name: "an allow for a token", rego: strings.Replace(known, "\tinput.principal.via == \"identity\"\n", "", 1), want: `rule "alice" allows a Sluice token that reaches beyond its session`, code: CodeInvariant, warns: true},
-		{name: "rules that conflict for somebody they name", rego: known + "\ndecision := {\"allow\": false, \"rule\": \"frozen\"} if input.principal.subject == \"alice\"\n", want: "begin of alice of urn:corp ends in an error", code: CodeInvariant},
-		{name: "rules that fail for somebody they name", rego: known + "\ndecision := {\"allow\": false, \"rule\": \"x\"} if {\n\tinput.principal.subject == \"bob\"\n\tto_number(input.target.table) > 1\n}\n", want: " of bob of urn:corp ends in an error", code: CodeInvariant},
+		{name: "rules that conflict for somebody they name", rego: known + "\ndecision := {\"allow\": false, \"rule\": \"frozen\"} if input.principal.subject == \"alice\"\n", want: "begin, for alice of urn:corp, ends in an error", code: CodeInvariant},
+		{name: "rules that fail for somebody they name", rego: known + "\ndecision := {\"allow\": false, \"rule\": \"x\"} if {\n\tinput.principal.subject == \"bob\"\n\tto_number(input.target.table) > 1\n}\n", want: ", for bob of urn:corp, ends in an error", code: CodeInvariant},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := map[string]string{"authz.rego": tt.rego}
 			if tt.test != "" {
 				files["authz_test.rego"] = tt.test
 			}
-			r, err := Run(t.Context(), policyDir(t, files), tt.o)
+			r, err := RunDir(t.Context(), policyDir(t, files), tt.o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -125,7 +125,7 @@ func TestGate(t *testing.T) {
 }
 
 func TestGateOfADirectoryThatIsNot(t *testing.T) {
-	if _, err := Run(t.Context(), filepath.Join(t.TempDir(), "x"), Options{}); err == nil {
+	if _, err := RunDir(t.Context(), filepath.Join(t.TempDir(), "x"), Options{}); err == nil {
 		t.Error("no error")
 	}
 }

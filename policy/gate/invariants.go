@@ -2,7 +2,6 @@ package gate
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -29,15 +28,14 @@ type probe struct {
 // invariants decides generated requests. An allow that breaks an invariant is an
 // error; one by the rules that only the floor turned into a denial is a warning,
 // because a floor is to be stood on by mistake only.
-func (r *Report) invariants(ctx context.Context, dir string, o Options) error {
-	names, err := policy.NamesOf(dir)
+func (r *Report) invariants(ctx context.Context, b *policy.Bundle, o Options) error {
+	names, err := b.Names()
 	if err != nil {
 		return r.problems(err)
 	}
-	probes := generate(names)
-	inputs := make([]policy.Input, len(probes))
-	for i, p := range probes {
-		inputs[i] = p.in
+	candidate, err := policy.Prepare(ctx, b, policy.PrepareOptions{})
+	if err != nil {
+		return r.problems(err)
 	}
 	seen := map[string]bool{}
 	found := func(severity, key, message string) {
@@ -46,32 +44,36 @@ func (r *Report) invariants(ctx context.Context, dir string, o Options) error {
 			r.add(policy.Problem{Code: CodeInvariant, Severity: severity, Message: message})
 		}
 	}
-	i := 0
-	err = policy.Answers(ctx, dir, inputs, func(in policy.Input, a policy.Answer) bool {
-		p := probes[i]
-		i++
-		who := fmt.Sprintf("%s of %s", in.Principal.Subject, in.Principal.Issuer)
-		rule := fmt.Sprintf("rule %q", a.Rules.Rule)
-		switch {
-		case a.Err != nil:
-			found(policy.SeverityError, "error "+a.Err.Error(), fmt.Sprintf("%s of %s ends in an error: %v", in.Action, who, a.Err))
-		case p.broken != "" && a.Decision.Allow:
-			found(policy.SeverityError, p.broken+rule, fmt.Sprintf("%s allows %s, for one to %s", rule, p.broken, who))
-		case p.broken != "" && a.Rules.Allow && !p.floor:
-			found(policy.SeverityWarning, p.broken+rule, fmt.Sprintf("%s allows %s, for one to %s; only the floor denies it", rule, p.broken, who))
-		case a.Decision.Allow:
-			if broken := outside(in, a.Decision, o); broken != "" {
-				found(policy.SeverityError, broken+rule, fmt.Sprintf("%s %s, for one to %s", rule, broken, who))
-			}
+	for _, p := range generate(names) {
+		if err := ctx.Err(); err != nil || len(seen) >= maxBroken {
+			return err
 		}
-		return len(seen) < maxBroken
-	})
-	r.Requests = i
-	var le *policy.LoadError
-	if errors.As(err, &le) {
-		return r.problems(err)
+		a := candidate.Trace(ctx, p.in, nil)
+		r.Requests++
+		p.judge(a, o, found)
 	}
-	return err
+	return ctx.Err()
+}
+
+// judge says what is wrong with the answer to a probe.
+func (p probe) judge(a policy.Trace, o Options, found func(severity, key, message string)) {
+	who := fmt.Sprintf("for %s of %s", p.in.Principal.Subject, p.in.Principal.Issuer)
+	rule := fmt.Sprintf("rule %q", a.Decision.Rule)
+	if a.Overruled != "" {
+		rule = fmt.Sprintf("rule %q", a.Overruled)
+	}
+	switch {
+	case a.Err != nil:
+		found(policy.SeverityError, "error "+a.Err.Error(), fmt.Sprintf("%s, %s, ends in an error: %v", p.in.Action, who, a.Err))
+	case p.broken != "" && a.Decision.Allow:
+		found(policy.SeverityError, p.broken+rule, fmt.Sprintf("%s allows %s, %s", rule, p.broken, who))
+	case p.broken != "" && a.Overruled != "" && !p.floor:
+		found(policy.SeverityWarning, p.broken+rule, fmt.Sprintf("%s allows %s, %s; only the floor denies it", rule, p.broken, who))
+	case a.Decision.Allow:
+		if broken := outside(p.in, a.Decision, o); broken != "" {
+			found(policy.SeverityError, broken+rule, fmt.Sprintf("%s %s, %s", rule, broken, who))
+		}
+	}
 }
 
 // outside says which cap an allowed decision breaks, "" if it breaks none.

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
@@ -36,9 +37,8 @@ type Child struct {
 	Timeout time.Duration
 }
 
-// task is what a child reads.
+// task is what a child reads first; the bundle follows it.
 type task struct {
-	Dir     string  `json:"dir"`
 	Options Options `json:"options"`
 	Memory  int64   `json:"memory"`
 }
@@ -46,9 +46,8 @@ type task struct {
 // Isolated is Run in a process of its own. Compiling has no bound in OPA, and some
 // values make its evaluator overflow the stack, which ends a Go process whatever it
 // recovers from; here it ends the child, and the candidate is refused for it. The
-// error is for a child that could not be started, a directory that cannot be read,
-// or a context that ended.
-func Isolated(ctx context.Context, dir string, o Options, c Child) (Report, error) {
+// error is for a child that could not be started or a context that ended.
+func Isolated(ctx context.Context, b *policy.Bundle, o Options, c Child) (Report, error) {
 	if c.Memory == 0 {
 		c.Memory = DefaultChildMemory
 	}
@@ -58,20 +57,23 @@ func Isolated(ctx context.Context, dir string, o Options, c Child) (Report, erro
 	start := time.Now()
 	limited, cancel := context.WithTimeout(ctx, c.Timeout)
 	defer cancel()
-	in, err := json.Marshal(task{dir, o, c.Memory})
-	if err != nil {
+	var stdin bytes.Buffer
+	if err := json.NewEncoder(&stdin).Encode(task{o, c.Memory}); err != nil {
 		return Report{}, err
+	}
+	if _, err := b.WriteTo(&stdin); err != nil {
+		return Report{}, fmt.Errorf("policy gate: %w", err)
 	}
 	cmd := exec.CommandContext(limited, c.Command[0], c.Command[1:]...)
 	var stdout bytes.Buffer
 	stderr := beginning{most: 64 << 10}
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(in), &stdout, &stderr
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = &stdin, &stdout, &stderr
 	cmd.Env = []string{} // nothing that a policy could learn from
 	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Start(); err != nil {
 		return Report{}, fmt.Errorf("policy gate: %w", err)
 	}
-	err = cmd.Wait()
+	err := cmd.Wait()
 	if ctx.Err() != nil {
 		return Report{}, ctx.Err()
 	}
@@ -89,7 +91,7 @@ func Isolated(ctx context.Context, dir string, o Options, c Child) (Report, erro
 	if limited.Err() != nil {
 		why = fmt.Sprintf("the gate did not end within %v", c.Timeout)
 	}
-	return Report{Problems: []policy.Problem{{Code: CodeLimits, Message: why, Severity: policy.SeverityError}}, Elapsed: time.Since(start)}, nil
+	return Report{Revision: b.Revision(), Problems: []policy.Problem{{Code: CodeLimits, Message: why, Severity: policy.SeverityError}}, Elapsed: time.Since(start)}, nil
 }
 
 // answer is what a child writes.
@@ -102,7 +104,12 @@ type answer struct {
 // writes a report. It is for a process that does nothing else.
 func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	var t task
-	if err := json.NewDecoder(stdin).Decode(&t); err != nil {
+	in := bufio.NewReader(stdin)
+	line, err := in.ReadBytes('\n')
+	if err == nil {
+		err = json.Unmarshal(line, &t)
+	}
+	if err != nil {
 		return fmt.Errorf("policy gate: what to try: %w", err)
 	}
 	debug.SetMaxStack(maxChildStack)
@@ -110,8 +117,11 @@ func Serve(ctx context.Context, stdin io.Reader, stdout io.Writer) error {
 	if err := limitMemory(t.Memory); err != nil {
 		return fmt.Errorf("policy gate: limiting memory: %w", err)
 	}
-	r, err := Run(ctx, t.Dir, t.Options)
-	a := answer{Report: r}
+	var a answer
+	b, err := policy.ReadBundle(in, policy.Verify{})
+	if err == nil {
+		a.Report, err = Run(ctx, b, t.Options)
+	}
 	if err != nil {
 		a.Error = err.Error()
 	}

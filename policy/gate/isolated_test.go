@@ -28,26 +28,33 @@ func child(memory int64, timeout time.Duration) Child {
 	return Child{Command: []string{os.Args[0], "gate-child"}, Memory: memory, Timeout: timeout}
 }
 
+func bundle(t *testing.T, dir string) *policy.Bundle {
+	t.Helper()
+	b, err := policy.BundleOf(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
 func TestIsolatedSaysWhatRunSays(t *testing.T) {
 	for _, dir := range []string{"", "../../examples/policy-demo", policyDir(t, map[string]string{"authz.rego": head + "x := := 1\n"})} {
-		want, err := Run(t.Context(), dir, Options{Coverage: 50})
+		b := bundle(t, dir)
+		want, err := Run(t.Context(), b, Options{Coverage: 50})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := Isolated(t.Context(), dir, Options{Coverage: 50}, child(0, 0))
+		got, err := Isolated(t.Context(), b, Options{Coverage: 50}, child(0, 0))
 		if err != nil || got.Passed != want.Passed || got.Revision != want.Revision || got.Requests != want.Requests || len(got.Problems) != len(want.Problems) {
 			t.Errorf("%s: %+v, %v; in this process %+v", dir, got, err, want)
 		}
 	}
-	if _, err := Isolated(t.Context(), "/nowhere/at/all", Options{}, child(0, 0)); err == nil || !strings.Contains(err.Error(), "no such file") {
-		t.Errorf("a directory that is not there: %v", err)
-	}
-	if _, err := Isolated(t.Context(), "", Options{}, Child{Command: []string{"/nowhere/at/all"}}); err == nil {
+	if _, err := Isolated(t.Context(), bundle(t, ""), Options{}, Child{Command: []string{"/nowhere/at/all"}}); err == nil {
 		t.Error("a program that is not there: no error")
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Isolated(ended, "", Options{}, child(0, 0)); err == nil {
+	if _, err := Isolated(ended, bundle(t, ""), Options{}, child(0, 0)); err == nil {
 		t.Error("a context that ended: no error")
 	}
 }
@@ -69,7 +76,7 @@ func TestIsolatedOutlivesItsChild(t *testing.T) {
 		{"values of shared parts that are unified", head + "decision := {\"allow\": true} if {\n\tx := " + nest + "\n\ty := " + nest + "\n\tx == y\n}\n" + twice, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			r, err := Isolated(t.Context(), policyDir(t, map[string]string{"authz.rego": tt.rego}), Options{}, child(512<<20, 5*time.Second))
+			r, err := Isolated(t.Context(), bundle(t, policyDir(t, map[string]string{"authz.rego": tt.rego})), Options{}, child(512<<20, 5*time.Second))
 			if err != nil || r.Passed || r.Err() == nil {
 				t.Fatalf("%+v, %v", r, err)
 			}

@@ -101,11 +101,12 @@ func (m *Manager) install(ctx context.Context, id string) error {
 
 // candidate prepares a stored revision.
 func (m *Manager) candidate(ctx context.Context, id string) (*policy.Candidate, error) {
-	b, _, err := m.c.Store.Get(ctx, id)
+	active := m.c.Engine.Active()
+	b, _, err := m.c.Store.GetLike(ctx, id, active.Bundle())
 	if err != nil {
 		return nil, err
 	}
-	return policy.Prepare(ctx, b, policy.PrepareOptions{Like: m.c.Engine.Active(), Now: m.c.Now})
+	return policy.Prepare(ctx, b, policy.PrepareOptions{Like: active, Now: m.c.Now})
 }
 
 // ride starts and ends the second decisions. A candidate that cannot be prepared any

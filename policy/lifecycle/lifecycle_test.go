@@ -87,7 +87,7 @@ func start(t *testing.T, o options) *broker {
 		b.clock = &clock{now: time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)}
 	}
 	if o.kv == nil {
-		o.kv = kv.NewMemory()
+		o.kv = new(kv.Memory)
 	}
 	var m *lifecycle.Manager
 	e, err := policy.Open(t.Context(), policy.Config{Data: grants("alice"), MaxStale: o.maxStale, Now: b.clock.Now, OnDecision: func(r policy.Record) {
@@ -103,7 +103,7 @@ func start(t *testing.T, o options) *broker {
 	c.Engine, c.Store, c.Now, c.Poll = e, revision.New(o.kv), b.clock.Now, time.Millisecond
 	if c.Gate == nil {
 		c.Gate = func(ctx context.Context, p *policy.Bundle) (gate.Report, error) {
-			return gate.RunBundle(ctx, p, gate.Options{NoTests: true})
+			return gate.Run(ctx, p, gate.Options{NoTests: true})
 		}
 	}
 	c.Record = func(_ context.Context, c revision.Change) error {
@@ -145,7 +145,7 @@ func (b *broker) activate(a lifecycle.Activation) revision.State {
 func (b *broker) may(name string) bool {
 	b.t.Helper()
 	d, err := b.engine.Decide(b.t.Context(), policy.Input{
-		Action: policy.ActionRead, Principal: policy.Principal{Issuer: issuer, Subject: name, Via: policy.ViaIdentity},
+		Action: policy.ActionRead, Principal: policy.Principal{Issuer: issuer, Subject: name, Via: "identity"},
 		Target: &policy.Target{Database: "shop", Table: "orders"}, Request: policy.Request{Ops: []string{"snapshot:read"}},
 	})
 	if err != nil {
@@ -332,7 +332,7 @@ func TestARevisionThatLeavesItsBandIsRolledBack(t *testing.T) {
 }
 
 func TestBrokersFollowOneState(t *testing.T) {
-	shared := options{kv: kv.NewMemory(), clock: &clock{now: time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)}}
+	shared := options{kv: new(kv.Memory), clock: &clock{now: time.Date(2026, 9, 1, 12, 0, 0, 0, time.UTC)}}
 	a, b := start(t, shared), start(t, shared)
 	if got := len(a.actions()) + len(b.actions()); got != 1 {
 		t.Fatalf("%d seeds", got)
@@ -400,7 +400,7 @@ func (s *broken) Apply(ctx context.Context, ops ...kv.Op) error {
 }
 
 func TestABrokerThatCannotLoadWhatIsInForce(t *testing.T) {
-	store := &broken{Store: kv.NewMemory()}
+	store := &broken{Store: new(kv.Memory)}
 	b := start(t, options{kv: store, maxStale: time.Hour})
 	store.set(func(s *broken) { s.read = errors.New("disk on fire") })
 	eventually(t, "the engine knows", func() bool { return b.engine.Status().LastError != "" })
@@ -427,7 +427,7 @@ func TestABrokerThatCannotLoadWhatIsInForce(t *testing.T) {
 func TestEveryFailedWriteMayBeRepeated(t *testing.T) {
 	for _, stored := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stored although it failed: %v", stored), func(t *testing.T) {
-			store := &broken{Store: kv.NewMemory()}
+			store := &broken{Store: new(kv.Memory)}
 			b := start(t, options{kv: store})
 			fail := func() {
 				store.set(func(s *broken) { s.write, s.stored = errors.New("lost"), stored })

@@ -1,48 +1,12 @@
 package policy
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
 
 	"github.com/open-policy-agent/opa/v1/ast"
 )
-
-// Answer is what one input gets, before and after what no rule may change.
-type Answer struct {
-	Rules    Decision // of the rules alone
-	Decision Decision // with the floor, and constraints cut to what was asked
-	Err      error    // wraps ErrEvaluation; both decisions are then denials
-}
-
-// Answers decides inputs by a directory ("" = the shipped policy), one after the
-// other, until visit returns false. The error is for a policy that cannot be loaded,
-// or a context that ended.
-func Answers(ctx context.Context, dir string, inputs []Input, visit func(Input, Answer) bool) error {
-	b, err := BundleOf(dir)
-	if err != nil {
-		return err
-	}
-	g, _, err := build(ctx, b, nil, defaultLimits)
-	if err != nil {
-		return err
-	}
-	for _, in := range inputs {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		v, err := g.decide(ctx, &in, defaultLimits)
-		a := Answer{Rules: v.Decision, Decision: v.Decision, Err: err}
-		if v.overruled != "" {
-			a.Rules = Decision{Allow: true, Rule: v.overruled}
-		}
-		if !visit(in, a) {
-			return nil
-		}
-	}
-	return nil
-}
 
 // Names are the words of a policy, for making requests that its rules know.
 type Names struct {
@@ -67,15 +31,10 @@ type Holder struct {
 // maxWords bounds what NamesOf collects.
 const maxWords = 2000
 
-// NamesOf collects the names of a directory ("" = the shipped policy) that parses.
-func NamesOf(dir string) (Names, error) {
-	s, err := readSource(dir)
-	if err != nil {
-		return Names{}, err
-	}
-	document, problems := s.document()
-	modules, more := parse(s.rules)
-	if err := loadError(s.name, append(problems, more...)); err != nil {
+// Names collects the names of a policy whose rules parse.
+func (b *Bundle) Names() (Names, error) {
+	modules, problems := parse(b.src.rules)
+	if err := loadError(b.src.name, problems); err != nil {
 		return Names{}, err
 	}
 	words, compared := map[string]bool{}, map[string][]string{}
@@ -98,8 +57,8 @@ func NamesOf(dir string) (Names, error) {
 			return false
 		})
 	}
-	dataWords(document, 0, add)
-	return Names{Holders: holders(document), Compared: compared, Words: slices.Sorted(maps.Keys(words))}, nil
+	dataWords(b.Document(), 0, add)
+	return Names{Holders: holders(b.Document()), Compared: compared, Words: slices.Sorted(maps.Keys(words))}, nil
 }
 
 // compare adds the texts of an expression to the input fields in it.
