@@ -58,6 +58,11 @@ var (
 	keyTTL           = ast.StringTerm("ttl")
 	keyPath          = ast.StringTerm("path")
 	keyMethod        = ast.StringTerm("method")
+	keyHandOver      = ast.StringTerm("hand_over")
+	keyPublication   = ast.StringTerm("publication")
+	keyVisibility    = ast.StringTerm("visibility")
+	keyMissing       = ast.StringTerm("missing")
+	keyReplaceEmpty  = ast.StringTerm("replace_empty")
 	keyAddress       = ast.StringTerm("address")
 	keyUserAgent     = ast.StringTerm("user_agent")
 	keyRequestID     = ast.StringTerm("request_id")
@@ -131,7 +136,7 @@ func (t *Target) term() *ast.Term {
 }
 
 func (r *Request) term() *ast.Term {
-	items := make([]pair, 0, 7)
+	items := make([]pair, 0, 12)
 	if len(r.Scope) > 0 {
 		items = append(items, pair{keyScope, stringsTerm(r.Scope)})
 	}
@@ -155,6 +160,13 @@ func (r *Request) term() *ast.Term {
 	}
 	if r.Policy != nil {
 		items = append(items, pair{keyPolicy, r.Policy.term()})
+	}
+	items = appendString(items, keyHandOver, r.HandOver)
+	items = appendString(items, keyPublication, r.Publication)
+	items = appendString(items, keyVisibility, r.Visibility)
+	items = appendString(items, keyMissing, r.Missing)
+	if r.ReplaceEmpty {
+		items = append(items, pair{keyReplaceEmpty, ast.InternedTerm(true)})
 	}
 	return ast.ObjectTerm(items...)
 }

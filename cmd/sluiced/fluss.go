@@ -16,6 +16,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/internal/objstore"
+	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/credential"
 )
 
@@ -68,8 +69,8 @@ func (t *targetConfig) checkFluss(bad func(key, format string, args ...any)) {
 	if p := fluss.Publication(f.Publication); p != "" && !slices.Contains([]fluss.Publication{fluss.InPlace, fluss.Birth, fluss.Restart}, p) {
 		bad(flussKey+".publication", "%.50q is none of %s, %s, %s", f.Publication, fluss.InPlace, fluss.Birth, fluss.Restart)
 	}
-	if m := fluss.Missing(f.MissingPartitions); m != fluss.RefuseMissing && m != fluss.CreateMissing && m != fluss.BearMissing {
-		bad(flussKey+".missing_partitions", "%.50q is neither %s nor %s", f.MissingPartitions, fluss.CreateMissing, fluss.BearMissing)
+	if m := session.Missing(f.MissingPartitions); m != session.MissingRefuse && m != session.MissingCreate && m != session.MissingBirth {
+		bad(flussKey+".missing_partitions", "%.50q is neither %s nor %s", f.MissingPartitions, session.MissingCreate, session.MissingBirth)
 	}
 	if f.Principal != "" && !strings.HasPrefix(f.Principal, "User:") {
 		bad(flussKey+".principal", "want User:name")
@@ -119,7 +120,7 @@ func (s *service) openDriver(ctx context.Context, c config, objects objstore.Sto
 	s.onClose(z.Close)
 	d, err := fluss.Open(fluss.Config{
 		Client: cl, Objects: objects, RootURI: c.Target.Directory.URI, ZooKeeper: z,
-		Publication: fluss.Publication(f.Publication), Missing: fluss.Missing(f.MissingPartitions), RemoveCreated: f.RemoveCreated,
+		Publication: fluss.Publication(f.Publication), Missing: session.Missing(f.MissingPartitions), RemoveCreated: f.RemoveCreated,
 		Principal: f.Principal, RestoreTimeout: f.RestoreTimeout, Logger: log,
 	})
 	if err != nil {

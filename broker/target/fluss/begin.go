@@ -11,6 +11,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -20,7 +21,8 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	if err := d.checkLoad(ctx, p); err != nil {
+	o := d.options(s)
+	if err := d.checkLoad(ctx, p, o); err != nil {
 		return target.Frozen{}, err
 	}
 	k := p.fenceKey()
@@ -28,6 +30,7 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 	if err != nil {
 		return target.Frozen{}, err
 	}
+	durable.Point("fluss.fenced")
 	if p, err = d.bring(ctx, s, p, f); err != nil {
 		return target.Frozen{}, err
 	}
@@ -49,6 +52,7 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 			return target.Frozen{}, err
 		}
 	}
+	durable.Point("fluss.proved")
 	ids, err := d.snapshotIDs(ctx, k, s, p)
 	if err != nil {
 		return target.Frozen{}, err
@@ -302,15 +306,16 @@ func (d *Driver) frozen(ctx context.Context, p *place, s session.Session, ids []
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	publication := d.c.Publication
+	publication, visibility := Publication(d.options(s).Publication), session.VisibilityBuckets
 	if p.missing {
-		publication = Birth
+		publication, visibility = Birth, session.VisibilityAtomic
 	}
 	root := d.finalRoot(p.physical, release)
 	f := target.Frozen{Table: d.tableOf(p.info), SnapshotIDs: ids}
 	f.Plan = session.Plan{
 		UploadRoot: root, FinalRoot: root, ManifestPath: layout.ManifestPath(root, s.ID),
 		Publication: string(publication), HandOver: s.HandOver.Effective(), LogOffset: "zero",
+		Visibility: visibility,
 	}
 	if f.Plan.HandOver == session.HandOverCopy {
 		f.Plan.UploadRoot = layout.StagingDir(root, s.ID)

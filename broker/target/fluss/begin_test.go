@@ -73,21 +73,21 @@ func (w *world) physical(t session.Target) client.Physical {
 func TestMissingTargetsAndReadOnly(t *testing.T) {
 	w := newWorld(t, flusstest.Options{}, nil)
 	for _, tg := range []session.Target{{Database: "fluss", Table: "nope"}, {Database: "nope", Table: "nope"}, {Database: "fluss", Table: "a/b"}} {
-		if _, err := w.driver.Resolve(t.Context(), tg); !errors.Is(err, session.ErrTargetNotFound) {
+		if _, err := w.driver.Resolve(t.Context(), tg, w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetNotFound) {
 			t.Errorf("%v: %v", tg, err)
 		}
 	}
 	parted := w.table(1, true, nil)
-	if _, err := w.driver.Resolve(t.Context(), parted); !errors.Is(err, session.ErrTargetRefused) {
+	if _, err := w.driver.Resolve(t.Context(), parted, w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("no partition named: %v", err)
 	}
 	parted.Partition = "north"
-	if _, err := w.driver.Resolve(t.Context(), parted); !errors.Is(err, session.ErrTargetNotFound) {
+	if _, err := w.driver.Resolve(t.Context(), parted, w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetNotFound) {
 		t.Errorf("a missing partition: %v", err)
 	}
 	c := w.config
 	c.ReadOnly, c.ZooKeeper = true, nil
-	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
+	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil), w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("read only: %v", err)
 	}
 	c.ReadOnly = false
@@ -96,7 +96,8 @@ func TestMissingTargetsAndReadOnly(t *testing.T) {
 	}
 	c = w.config
 	c.Publication = Birth
-	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
+	d := w.open(c)
+	if _, err := d.Resolve(t.Context(), w.table(1, false, nil), d.options(session.Session{})); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("birth of what exists: %v", err)
 	}
 }
@@ -136,13 +137,13 @@ func TestTheFenceLetsOneSessionIn(t *testing.T) {
 	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrStaleEpoch) {
 		t.Errorf("decide of the old session: %v", err)
 	}
-	if r, err := w.driver.Resolve(t.Context(), tg); err != nil || r.Epoch != 2 {
+	if r, err := w.driver.Resolve(t.Context(), tg, w.driver.options(session.Session{})); err != nil || r.Epoch != 2 {
 		t.Errorf("epoch %d, %v", r.Epoch, err)
 	}
 }
 
 func TestAPartitionIsCreatedAndGivenBack(t *testing.T) {
-	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing, c.RemoveCreated = CreateMissing, true })
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing, c.RemoveCreated = session.MissingCreate, true })
 	tg := w.table(2, true, nil)
 	tg.Partition = "north"
 	s, err := begin(t.Context(), w.driver, newSession(tg, 1))
@@ -163,7 +164,7 @@ func TestAPartitionIsCreatedAndGivenBack(t *testing.T) {
 }
 
 func TestABirthWhoseNameIsTakenIsNoLoad(t *testing.T) {
-	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = BearMissing })
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := w.table(2, true, nil)
 	tg.Partition = "north"
 	s, err := begin(t.Context(), w.driver, newSession(tg, 1))

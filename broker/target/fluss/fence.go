@@ -141,7 +141,7 @@ func (d *Driver) begun(old *fence, s session.Session, p *place) (*fence, error) 
 	next := &fence{
 		Version: recordVersion, Epoch: s.Epoch, SessionID: s.ID, State: fenceBegun,
 		Expires: s.BuildDeadline.Add(graceAfterDeadline), PartitionID: p.physical.PartitionID,
-		Created: p.missing && d.c.Missing == CreateMissing,
+		Created: p.missing && d.options(s).Missing == session.MissingCreate,
 	}
 	switch {
 	case old == nil:
@@ -302,7 +302,7 @@ func (d *Driver) giveBack(ctx context.Context, k string, s session.Session, p *p
 	if err := d.restoreRules(ctx, k, s); err != nil {
 		return err
 	}
-	if !f.Created || !d.c.RemoveCreated || p.missing {
+	if !f.Created || !d.options(s).RemoveCreated || p.missing {
 		return nil
 	}
 	switch err := d.proveEmpty(ctx, p); {

@@ -87,16 +87,6 @@ const (
 	Restart Publication = "restart"
 )
 
-// Missing says what Begin does about a partition that does not exist.
-type Missing string
-
-// What is done about a missing partition.
-const (
-	RefuseMissing Missing = ""
-	CreateMissing Missing = "create" // Begin creates it, empty
-	BearMissing   Missing = "birth"  // Publish brings it into being with its rows
-)
-
 // Nodes is what the driver needs of ZooKeeper; *zk.Client is one. Paths are below the
 // cluster's root.
 type Nodes interface {
@@ -129,8 +119,8 @@ type Config struct {
 	// only partitions that do not exist are loaded, so that every load is atomic.
 	Publication Publication
 	// Missing is about partitions that do not exist. Publication Birth implies
-	// BearMissing.
-	Missing Missing
+	// session.MissingBirth.
+	Missing session.Missing
 	// RemoveCreated lets Abort drop a partition that Begin created, if it is still empty.
 	RemoveCreated bool
 	// Principal is the cluster's user that this broker is, as "User:name"; rules that
@@ -188,14 +178,14 @@ func Open(c Config) (*Driver, error) {
 		c.Publication = InPlace
 	case InPlace, Restart:
 	case Birth:
-		c.Missing = BearMissing
+		c.Missing = session.MissingBirth
 	default:
 		return nil, fmt.Errorf("fluss target: publication %q: want %s, %s or %s", c.Publication, InPlace, Birth, Restart)
 	}
 	switch c.Missing {
-	case RefuseMissing, CreateMissing, BearMissing:
+	case session.MissingRefuse, session.MissingCreate, session.MissingBirth:
 	default:
-		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, CreateMissing, BearMissing)
+		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, session.MissingCreate, session.MissingBirth)
 	}
 	if kind, name, ok := strings.Cut(c.Principal, ":"); c.Principal != "" && (!ok || kind == "" || name == "") {
 		return nil, fmt.Errorf("fluss target: principal %q: want User:name", c.Principal)
@@ -244,8 +234,20 @@ func checkRoot(root string) error {
 func (d *Driver) Capabilities() target.Capabilities {
 	return target.Capabilities{
 		Name: "fluss", LogOffset: "zero", Publication: string(d.c.Publication),
+		Defaults:  d.options(session.Session{}),
 		HandOvers: []session.HandOver{session.HandOverSame, session.HandOverCopy, session.HandOverWait},
 	}
+}
+
+// options are a session's, completed by what the driver's configuration says; those of
+// sessions begun by older versions are empty.
+func (d *Driver) options(s session.Session) session.Options {
+	o := s.Options
+	if o.Publication == "" {
+		o.Publication, o.Missing = string(d.c.Publication), d.c.Missing
+		o.RemoveCreated = d.c.RemoveCreated
+	}
+	return o
 }
 
 // Objects implements target.Driver.

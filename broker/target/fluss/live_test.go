@@ -96,7 +96,7 @@ func TestLiveLoadInPlace(t *testing.T) {
 }
 
 func TestLiveLoadOfAPartition(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = CreateMissing })
+	l := openLive(t, func(c *Config) { c.Missing = session.MissingCreate })
 	tg := l.table(t, newTable(t, 2, true, nil))
 	tg.Partition = "a"
 	load(t, l.driver, tg, 1, 1000)
@@ -104,7 +104,7 @@ func TestLiveLoadOfAPartition(t *testing.T) {
 }
 
 func TestLiveBirthOfAPartition(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
+	l := openLive(t, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := l.table(t, newTable(t, 2, true, nil))
 	for i, partition := range []string{"a", "b"} {
 		tg.Partition = partition
@@ -191,7 +191,7 @@ func (l *live) restart(t *testing.T, n int) {
 }
 
 func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
-	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), func(c *Config) { c.Missing = BearMissing })
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), func(c *Config) { c.Missing = session.MissingBirth })
 	whole := l.table(t, newTable(t, 3, false, nil))
 	load(t, l.driver, whole, 1, 1000)
 	born := l.table(t, newTable(t, 2, true, nil))
@@ -208,7 +208,7 @@ func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
 // TestLiveAnyBrokerGoesOnWhereOneDied is TestAnyBrokerGoesOnWhereOneDied on real
 // servers, at some of the places.
 func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
+	l := openLive(t, func(c *Config) { c.Missing = session.MissingBirth })
 	for _, partitioned := range []bool{false, true} {
 		for n, died := 3, true; died; n += 4 {
 			tg := l.table(t, newTable(t, 2, partitioned, nil))
@@ -226,7 +226,7 @@ func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
 }
 
 func TestLiveReplicatedRowsSurviveTheirLeader(t *testing.T) {
-	l := openOn(t, env.NeedFluss(t, env.FlussOptions{TabletServers: 3}), func(c *Config) { c.Missing = BearMissing })
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{TabletServers: 3}), func(c *Config) { c.Missing = session.MissingBirth })
 	three := map[string]string{"table.replication.factor": "3"}
 	whole := l.table(t, newTable(t, 3, false, three))
 	load(t, l.driver, whole, 1, 1000)
