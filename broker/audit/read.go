@@ -36,17 +36,23 @@ func Read(dir string, from, to time.Time) iter.Seq2[Event, error] {
 
 // Lines is Read with the place of each event.
 func Lines(dir string, from, to time.Time) iter.Seq2[Line, error] {
-	return lines(dirSource(dir), from, to, nil)
+	return lines(dirSource(dir), from, to, 0, nil)
 }
 
-// lines reads events. take, when not nil, is asked by the payload, before it is decoded,
-// whether the event is wanted; it may end the reading with an error.
-func lines(s source, from, to time.Time, take func(fr frame) (bool, error)) iter.Seq2[Line, error] {
+// lines reads events behind line after. take, when not nil, is asked by the payload,
+// before it is decoded, whether the event is wanted; it may end the reading with an error.
+func lines(s source, from, to time.Time, after uint64, take func(fr frame) (bool, error)) iter.Seq2[Line, error] {
 	return func(yield func(Line, error) bool) {
 		list, err := segments(s)
 		if err != nil {
 			yield(Line{}, err)
 			return
+		}
+		for len(list) > 1 {
+			if next, _ := segmentFirst(list[1].name); next > after+1 {
+				break
+			}
+			list = list[1:]
 		}
 		list, err = overlapping(s, list, from, to)
 		if err != nil {

@@ -39,8 +39,9 @@ var layers = []layer{
 	{"builder", []string{"builder", "api/client", "api/v1", "session/credential", "session/scope", "fluss", "internal"}},
 	{"fluss", []string{"fluss"}},
 	{"internal", []string{"internal", "fluss"}},
-	{"cmd/sluiced", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
-	{"cmd/sluice", []string{"cmd/sluice", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend"}},
+	{"cmd/internal/serve", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
+	{"cmd/sluiced", []string{"cmd/internal/serve"}},
+	{"cmd/sluice", []string{"cmd/sluice", "cmd/internal/serve", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend"}},
 }
 
 // within reports whether path is prefix or lies below it, by segments.

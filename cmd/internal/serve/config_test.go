@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -135,7 +135,7 @@ func TestConfigurationsThatCannotWorkAreRefusedByKey(t *testing.T) {
 // TestEveryKeyIsDocumented compares the keys of the configuration with
 // docs/configuration.md, both ways.
 func TestEveryKeyIsDocumented(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/configuration.md")
+	doc, err := os.ReadFile("../../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +183,7 @@ func collect(t reflect.Type, prefix string, into map[string]bool) {
 }
 
 func TestTheDocumentsExampleIsGood(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/configuration.md")
+	doc, err := os.ReadFile("../../../docs/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -204,7 +204,7 @@ func TestTheDocumentsExampleIsGood(t *testing.T) {
 
 func TestConfigPrintCanBeReadBack(t *testing.T) {
 	var out, errs bytes.Buffer
-	if code := run([]string{"config", "print", "--config", writeFile(t, minimal)}, &out, &errs); code != exitOK {
+	if code := Main([]string{"config", "print", "--config", writeFile(t, minimal)}, "", &out, &errs); code != exitOK {
 		t.Fatalf("%d: %s", code, errs.String())
 	}
 	var c config
@@ -243,7 +243,7 @@ func TestUsage(t *testing.T) {
 		"dev shows what it means": {[]string{"config", "print", "--dev", "--data", "/d"}, exitOK, "uri: file:///d/warehouse", ""},
 	} {
 		var out, errs bytes.Buffer
-		code := run(c.args, &out, &errs)
+		code := Main(c.args, "", &out, &errs)
 		if code != c.code || !strings.Contains(out.String(), c.out) || !strings.Contains(errs.String(), c.errs) {
 			t.Errorf("%s: exit %d\n%s\n%s", name, code, out.String(), errs.String())
 		}

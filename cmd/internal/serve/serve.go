@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -169,7 +169,7 @@ func announce(c config, url string, log *slog.Logger, stdout io.Writer) error {
 			return fmt.Errorf("ready file: %w", err)
 		}
 	}
-	log.Info("ready", "url", url, "version", versionText(), "dev", c.dev, "data_dir", c.DataDir)
+	log.Info("ready", "url", url, "version", versionText(c.version), "dev", c.dev, "data_dir", c.DataDir)
 	fmt.Fprintf(stdout, "sluiced is ready at %s\n", url)
 	return nil
 }

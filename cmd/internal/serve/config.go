@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -45,6 +45,7 @@ type config struct {
 	dev       bool
 	temporary bool // the data directory is made at start and removed at the end
 	readyFile string
+	version   string
 }
 
 type tlsConfig struct {
@@ -118,11 +119,6 @@ type targetConfig struct {
 	Fluss     flussConfig     `yaml:"fluss,omitempty"`
 }
 
-type auditConfig struct {
-	File string `yaml:"file"`
-	Sync bool   `yaml:"sync"`
-}
-
 type logConfig struct {
 	Level  string `yaml:"level"`
 	Format string `yaml:"format"`
@@ -153,6 +149,7 @@ func defaults() config {
 			ValidationSampleKeys: 4096, SweepInterval: time.Second,
 		},
 		Credentials: credentialsConfig{Sign: signConfig{Life: 2 * time.Minute, RequireSHA256: true}, STS: stsDefaults()},
+		Audit:       auditDefaults(),
 		Log:         logConfig{Level: "info", Format: "json"},
 		Shutdown:    shutdownConfig{Timeout: 25 * time.Second},
 	}
@@ -222,10 +219,8 @@ func (c *config) complete() {
 		if c.Target.Directory.Root == "" && !c.Target.live() {
 			c.Target.Directory.Root = filepath.Join(c.DataDir, "warehouse")
 		}
-		if c.Audit.File == "" {
-			c.Audit.File = filepath.Join(c.DataDir, "audit.jsonl")
-		}
 	}
+	c.Audit.complete(c.DataDir)
 	c.Target.Directory.complete()
 }
 
@@ -273,7 +268,8 @@ func (c *config) check() error {
 	if err := c.sessionLimits().Check(); err != nil {
 		bad("limits", "%v", err)
 	}
-	c.Target.Directory.check(bad)
+	c.Target.Directory.checkAs("target.directory", bad)
+	c.Audit.check(bad)
 	c.Target.checkFluss(bad)
 	c.Credentials.Sign.check(c.Target.Directory, bad)
 	c.Credentials.STS.check(c.Target.Directory, bad)

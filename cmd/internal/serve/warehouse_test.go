@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bytes"
@@ -259,7 +259,7 @@ func TestAStoreWithoutConditionsIsRefused(t *testing.T) {
 	file := writeFile(t, fmt.Sprintf("target:\n  directory:\n    root: s3://lake/w\n    s3:\n      region: us-east-1\n      path_style: true\n"+
 		"      endpoint: %s\n      access_key_file: %s\n      secret_key_file: %s\n", server.URL, s.AccessKeyFile, s.SecretKeyFile))
 	var out, errs bytes.Buffer
-	code := run([]string{"--dev", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--config", file}, &out, &errs)
+	code := Main([]string{"--dev", "--data", t.TempDir(), "--listen", "127.0.0.1:0", "--config", file}, "", &out, &errs)
 	if code != exitFailed || !strings.Contains(errs.String(), "s3://lake/w is refused") || !strings.Contains(errs.String(), "ignores If-None-Match") {
 		t.Errorf("exit %d, %s\n%s", code, out.String(), errs.String())
 	}

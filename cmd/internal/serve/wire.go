@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"context"
@@ -30,6 +30,7 @@ type service struct {
 	broker *broker.Broker
 	policy *policy.Engine
 	store  *pebblestore.Store
+	trail  *audit.Log
 	reg    *prometheus.Registry
 
 	closers []func() error // in the order of opening; closed in reverse
@@ -107,11 +108,11 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 	if err != nil {
 		return nil, err
 	}
-	trail, err := audit.OpenFile(c.Audit.File, audit.FileOptions{Sync: c.Audit.Sync})
+	trail, err := s.openAudit(ctx, c.Audit, log)
 	if err != nil {
-		return nil, fmt.Errorf("audit: %w", err)
+		return nil, err
 	}
-	s.onClose(trail.Close)
+	s.trail = trail
 	objects, err := openWarehouse(ctx, c.Target.Directory)
 	if err != nil {
 		return nil, err
@@ -202,6 +203,7 @@ func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objec
 		Checks: map[string]func(context.Context) error{
 			"policy": func(context.Context) error { return s.policy.Ready() },
 			"store":  func(context.Context) error { return s.store.Err() },
+			"audit":  func(context.Context) error { return s.trail.Ready() },
 		},
 		Alive: s.store.Err,
 		Gateway: func(authorize api.Authorize, fail api.Fail) http.Handler {

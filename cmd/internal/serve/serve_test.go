@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"bufio"
@@ -35,7 +35,7 @@ import (
 // locks between processes are real.
 func TestMain(m *testing.M) {
 	if os.Getenv("SLUICED_TEST_RUN") == "1" {
-		os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(Main(os.Args[1:], "", os.Stdout, os.Stderr))
 	}
 	os.Exit(servers.Run(m))
 }
@@ -153,7 +153,7 @@ func TestDevelopmentModeServesAndStateSurvivesARestart(t *testing.T) {
 	if err != nil || !in.Active {
 		t.Errorf("%+v %v", in, err)
 	}
-	for _, f := range []string{"sessions", "keys", "audit.jsonl", "warehouse"} {
+	for _, f := range []string{"sessions", "keys", "audit", "warehouse"} {
 		if _, err := os.Stat(filepath.Join(data, f)); err != nil {
 			t.Error(err)
 		}
@@ -182,7 +182,7 @@ func TestAPortInUseIsNamed(t *testing.T) {
 	}
 	defer l.Close()
 	var out, errs bytes.Buffer
-	code := run([]string{"--dev", "--listen", l.Addr().String()}, &out, &errs)
+	code := Main([]string{"--dev", "--listen", l.Addr().String()}, "", &out, &errs)
 	if code != exitFailed || !strings.Contains(errs.String(), l.Addr().String()) {
 		t.Fatalf("%d %s", code, errs.String())
 	}
