@@ -217,6 +217,8 @@ func sample(field string) string {
 		return v1.VisibilityAtomic
 	case "missing":
 		return v1.MissingBirth
+	case "fence":
+		return "proofs"
 	case "access":
 		return v1.AccessRead
 	case "log_offset":

@@ -95,6 +95,7 @@ func (srv *Server) wireContext(s session.Session) *v1.BuildContext {
 			UploadRoot: s.Plan.UploadRoot, FinalRoot: s.Plan.FinalRoot, ManifestPath: s.Plan.ManifestPath,
 			Publication: s.Plan.Publication, HandOver: string(s.Plan.HandOver), LogOffset: s.Plan.LogOffset,
 			Visibility: string(s.Plan.Visibility),
+			Fence:      s.Plan.Fence,
 		},
 	}
 	if srv.signer != nil {

@@ -137,6 +137,9 @@ type Plan struct {
 	// Visibility is what readers see while the load is published; "" in plans of older
 	// versions, which do not say.
 	Visibility Visibility `json:"visibility,omitempty"`
+	// Fence is what keeps other writers from the target until it is published, in the
+	// driver's words; "" where nobody else can write.
+	Fence string `json:"fence,omitempty"`
 }
 
 // Abort records why a session ended or is ending.

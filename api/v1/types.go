@@ -133,6 +133,9 @@ type Plan struct {
 	// Visibility is what readers see while the load is published: VisibilityAtomic or
 	// VisibilityBuckets; empty in contexts of older servers.
 	Visibility string `json:"visibility,omitempty"`
+	// Fence is what keeps other writers from a cluster's table until it is published:
+	// "rules", "rules_partly", "proofs" or "unborn"; empty where nobody else can write.
+	Fence string `json:"fence,omitempty"`
 }
 
 // ObjectRef names an object with its length and digest.

@@ -25,7 +25,9 @@
 // it: its publication stops with ErrForeignRows and says which bucket. Between that
 // last look and the stop lies one round trip in which a writer's row would be lost;
 // where the cluster has an authorizer, Config.Principal closes it: the rules that let
-// others write to the table are withdrawn while the session lives, and given back.
+// others write to the table are withdrawn while the session lives, and given back. Rules
+// about more than the table are not touched: Begin refuses them, or, with NoticeWider,
+// goes on and says so. Plan.Fence tells which of it holds.
 //
 // # Records
 //
@@ -127,6 +129,9 @@ type Config struct {
 	// let others write to the table are withdrawn while a session lives. "" leaves
 	// rules alone.
 	Principal string
+	// WiderRules is about rules of a database or the cluster that let others write.
+	// Without a Principal it is not asked.
+	WiderRules WiderRules
 
 	// LeaderTimeout bounds the wait for a bucket's leader: 0 means 1 min.
 	LeaderTimeout time.Duration
@@ -186,6 +191,9 @@ func Open(c Config) (*Driver, error) {
 	case session.MissingRefuse, session.MissingCreate, session.MissingBirth:
 	default:
 		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, session.MissingCreate, session.MissingBirth)
+	}
+	if c.WiderRules != RefuseWider && c.WiderRules != NoticeWider {
+		return nil, fmt.Errorf("fluss target: wider rules: %q: want %q or %q", c.WiderRules, RefuseWider, NoticeWider)
 	}
 	if kind, name, ok := strings.Cut(c.Principal, ":"); c.Principal != "" && (!ok || kind == "" || name == "") {
 		return nil, fmt.Errorf("fluss target: principal %q: want User:name", c.Principal)

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/key"
 	"github.com/fluss-sluice/sluice/fluss/layout"
@@ -26,16 +27,28 @@ func pathOf(t session.Target) client.TablePath {
 	return client.TablePath{Database: t.Database, Table: t.Table}
 }
 
-// known maps refusals that say that something does not exist.
+// known maps refusals that say that something does not exist, or is not for this client.
 func known(t session.Target, err error) error {
 	switch client.CodeOf(err) {
 	case client.CodeTableNotExist, client.CodeDatabaseNotExist, client.CodePartitionNotExist, client.CodeUnknownTableOrBucket:
 		return fmt.Errorf("%w: %s: %w", session.ErrTargetNotFound, t, err)
 	}
-	if errors.Is(err, client.ErrUnsupported) {
+	if errors.Is(err, client.ErrUnsupported) || client.CodeOf(err) == client.CodeAuthorization {
 		return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, t, err)
 	}
 	return err
+}
+
+// outage gives failures of the cluster and its ZooKeeper their kinds: what may work when
+// it is repeated, and what this broker is not let to do.
+func outage(err *error) {
+	switch {
+	case *err == nil, errors.Is(*err, target.ErrUnavailable):
+	case errors.Is(*err, zk.ErrDenied):
+		*err = fmt.Errorf("%w: sluiced may not do this in the cluster's ZooKeeper, see its zookeeper_auth_file: %w", session.ErrTargetRefused, *err)
+	case errors.Is(*err, zk.ErrUnavailable), errors.Is(*err, client.ErrUnreachable), errors.Is(*err, client.ErrNoAnswer):
+		*err = fmt.Errorf("%w: %w", target.ErrUnavailable, *err)
+	}
 }
 
 func checkNames(t session.Target) error {
@@ -153,7 +166,8 @@ func checkOptions(p *place, o session.Options) error {
 }
 
 // Resolve implements target.Driver.
-func (d *Driver) Resolve(ctx context.Context, t session.Target, o session.Options) (target.Resolved, error) {
+func (d *Driver) Resolve(ctx context.Context, t session.Target, o session.Options) (_ target.Resolved, err error) {
+	defer outage(&err)
 	p, err := d.find(ctx, t)
 	if err != nil {
 		return target.Resolved{}, err

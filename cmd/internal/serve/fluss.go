@@ -31,6 +31,7 @@ type flussConfig struct {
 	MissingPartitions string        `yaml:"missing_partitions,omitempty"`
 	RemoveCreated     bool          `yaml:"remove_created,omitempty"`
 	Principal         string        `yaml:"principal,omitempty"`
+	WiderRules        string        `yaml:"wider_rules,omitempty"`
 	RestoreTimeout    time.Duration `yaml:"restore_timeout,omitempty"`
 }
 
@@ -74,6 +75,15 @@ func (t *targetConfig) checkFluss(bad func(key, format string, args ...any)) {
 	}
 	if f.Principal != "" && !strings.HasPrefix(f.Principal, "User:") {
 		bad(flussKey+".principal", "want User:name")
+	}
+	if f.Principal != "" && f.SASL.Username != "" && f.Principal != "User:"+f.SASL.Username {
+		bad(flussKey+".principal", "is not the user of sasl.username: sluiced's own rules would be withdrawn")
+	}
+	switch w := fluss.WiderRules(f.WiderRules); {
+	case w != fluss.RefuseWider && w != fluss.NoticeWider:
+		bad(flussKey+".wider_rules", "%.50q is not %s", f.WiderRules, fluss.NoticeWider)
+	case w != "" && f.Principal == "":
+		bad(flussKey+".wider_rules", "means something with %s.principal only", flussKey)
 	}
 	if f.RestoreTimeout < 0 {
 		bad(flussKey+".restore_timeout", "must not be negative")
@@ -121,7 +131,7 @@ func (s *service) openDriver(ctx context.Context, c config, objects objstore.Sto
 	d, err := fluss.Open(fluss.Config{
 		Client: cl, Objects: objects, RootURI: c.Target.Directory.URI, ZooKeeper: z,
 		Publication: fluss.Publication(f.Publication), Missing: session.Missing(f.MissingPartitions), RemoveCreated: f.RemoveCreated,
-		Principal: f.Principal, RestoreTimeout: f.RestoreTimeout, Logger: log,
+		Principal: f.Principal, WiderRules: fluss.WiderRules(f.WiderRules), RestoreTimeout: f.RestoreTimeout, Logger: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flussKey, err)
