@@ -133,7 +133,8 @@ func PatchCandidate(ctx context.Context, c *Candidate, d DataDelta) (*Candidate,
 }
 
 // patch is the generation with edited data.
-func (g *generation) patch(ctx context.Context, d DataDelta, l limits) (*generation, []Problem, error) {
+func (g *generation) patch(ctx context.Context, d DataDelta, l limits) (_ *generation, problems []Problem, err error) {
+	defer rescue("editing "+g.bundle.Name(), &err)
 	b, err := g.bundle.Patch(d)
 	if err != nil {
 		return nil, nil, err
@@ -141,7 +142,7 @@ func (g *generation) patch(ctx context.Context, d DataDelta, l limits) (*generat
 	next := newGeneration(b, g.rules)
 	file := b.src.dataFile()
 	touched := touchedBy(d, g.bundle.document)
-	problems := slices.Concat(g.rules.warnings, g.rules.checkTouched(file, b.document, touched), g.rules.checkReads(file, b.document))
+	problems = slices.Concat(g.rules.warnings, g.rules.checkTouched(file, b.document, touched), g.rules.checkReads(file, b.document))
 	if b.src.shipped {
 		next.dangling = patchDangling(g.dangling, file, b.document, touched)
 		problems = append(problems, problemsIn(next.dangling)...)
@@ -157,10 +158,7 @@ func touchedBy(d DataDelta, old *object) [][]string {
 	for _, op := range d.Ops {
 		n := 1
 		for ; n < len(op.Path); n++ {
-			v, ok := old.at(op.Path[:n])
-			_, isTree := v.(*object)
-			_, isMap := v.(map[string]any)
-			if !ok || !isTree && !isMap {
+			if v, _ := old.at(op.Path[:n]); !isObject(v) {
 				break
 			}
 		}

@@ -103,8 +103,9 @@ type generation struct {
 	bundle   *Bundle
 	rules    *ruleset
 	store    storage.Store
-	memory   *memory              // nil: remembers nothing
-	tracer   topdown.QueryTracer  // nil: none
+	memory   *memory             // nil: remembers nothing
+	tracer   topdown.QueryTracer // nil: none
+	warnings []Problem
 	dangling map[holder][]Problem // of the shipped policy; never changed
 }
 
@@ -218,13 +219,13 @@ func (e *Engine) Stale(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.staleSince.Store(0)
-	e.status.LastError, e.status.StaleSince = "", time.Time{}
+	e.status.LastError, e.status.StaleSince, e.status.Problems = "", time.Time{}, e.cur.Load().warnings
 }
 
 // Active is the revision that decides, as a candidate.
 func (e *Engine) Active() *Candidate {
 	g := e.cur.Load()
-	return newCandidate(g, g.bundle, nil, e.conf.limits(), e.conf.Now)
+	return newCandidate(g, g.bundle, g.warnings, e.conf.limits(), e.conf.Now)
 }
 
 func (e *Engine) activateLocked(ctx context.Context, b *Bundle, err error) error {
@@ -273,11 +274,7 @@ func (e *Engine) loaded(g *generation, problems []Problem, err error) error {
 
 // read reads what is configured, or again what is active.
 func (e *Engine) read() (b *Bundle, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("policy %s: reading panicked: %v\n%s", e.conf.Dir, p, debug.Stack())
-		}
-	}()
+	defer rescue("reading "+e.conf.Dir, &err)
 	switch cur := e.cur.Load(); {
 	case e.conf.Dir != "":
 		s, err := readSource(e.conf.Dir)
@@ -300,34 +297,38 @@ func (e *Engine) read() (b *Bundle, err error) {
 // load compiles and probes a bundle. Rules that did not change are not compiled
 // again.
 func (e *Engine) load(ctx context.Context, b *Bundle) (g *generation, problems []Problem, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", b.Name(), p, debug.Stack())
-		}
-	}()
 	if g, problems, err = build(ctx, b, e.cur.Load(), e.conf.limits()); err == nil {
 		g.memory = newMemory(g.rules, e.conf.Memory)
 	}
 	return g, problems, err
 }
 
+// rescue makes an error of a panic: what others wrote must not end the service.
+func rescue(doing string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("policy: %s panicked: %v\n%s", doing, p, debug.Stack())
+	}
+}
+
 // build makes a generation of a bundle. What known, if any, has in common with it is
 // neither compiled nor checked again.
-func build(ctx context.Context, b *Bundle, known *generation, l limits) (*generation, []Problem, error) {
+func build(ctx context.Context, b *Bundle, known *generation, l limits) (_ *generation, problems []Problem, err error) {
+	defer rescue("loading "+b.Name(), &err)
 	s := b.src
 	var rules *ruleset
 	if known != nil && known.revision.Rules == b.revision.Rules {
 		rules = known.rules
 	} else {
-		var problems []Problem
-		rules, problems = compile(s, b.revision.Rules)
+		if rules, problems = compile(s, b.revision.Rules); rules != nil {
+			rules.warnings = problems
+		}
 		if err := loadError(s.name, problems); err != nil {
 			return nil, problems, err
 		}
-		rules.warnings = problems
 	}
 	g := newGeneration(b, rules)
-	file, problems := s.dataFile(), slices.Clone(rules.warnings)
+	file := s.dataFile()
+	problems = slices.Clone(rules.warnings)
 	same := known != nil && known.revision.Data == b.revision.Data
 	if !same || !bytes.Equal(known.rules.schemaText, rules.schemaText) {
 		problems = append(problems, rules.checkSchema(file, b.document)...)
@@ -341,7 +342,7 @@ func build(ctx context.Context, b *Bundle, known *generation, l limits) (*genera
 		}
 		problems = append(problems, problemsIn(g.dangling)...)
 	}
-	problems, err := g.finish(ctx, problems, l)
+	problems, err = g.finish(ctx, problems, l)
 	return g, problems, err
 }
 
@@ -356,6 +357,7 @@ func (g *generation) finish(ctx context.Context, problems []Problem, l limits) (
 	if err := loadError(name, problems); err != nil {
 		return problems, err
 	}
+	g.warnings = slices.Clip(problems)
 	problems = append(problems, g.probe(ctx, l)...)
 	if err := ctx.Err(); err != nil {
 		return problems, err

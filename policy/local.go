@@ -21,6 +21,9 @@ func validateAt(s *jsonschema.Schema, document *object, path []string) (known bo
 		if !ok {
 			return false, nil
 		}
+		if v, _ := document.at(path[:i]); !isObject(v) {
+			return true, nil // replaced by another change, which is checked at its own path
+		}
 		_, there := document.at(path[:i+1])
 		here = nil
 		for _, s := range all {
@@ -44,6 +47,15 @@ func validateAt(s *jsonschema.Schema, document *object, path []string) (known bo
 		}
 	}
 	return true, nil
+}
+
+// isObject tells objects, of the upper levels and of the lower.
+func isObject(v any) bool {
+	switch v.(type) {
+	case *object, map[string]any:
+		return true
+	}
+	return false
 }
 
 // perPropertyFields are the fields of a schema that validateAt knows or that say nothing;

@@ -3,9 +3,9 @@ package policy
 import (
 	"context"
 	"fmt"
-	"strconv"
 
 	"github.com/open-policy-agent/opa/v1/storage"
+	"github.com/open-policy-agent/opa/v1/util"
 )
 
 // treeStore lets rules read a document. It cannot be written to, so that whoever
@@ -60,8 +60,8 @@ func (s *treeStore) Read(_ context.Context, _ storage.Transaction, path storage.
 
 // index reads an array index as OPA's own store does.
 func index(key string, length int) (int, bool) {
-	i, err := strconv.Atoi(key)
-	return i, err == nil && i >= 0 && i < length && (key == "0" || key[0] >= '1' && key[0] <= '9')
+	i, ok := util.Atoi(key)
+	return i, ok && i >= 0 && i < length
 }
 
 // Commit implements storage.Store.

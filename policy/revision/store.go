@@ -10,20 +10,24 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session/kv"
 )
 
-// The keys. Values are JSON unless said otherwise; their meaning never changes.
+// The keys. Values are JSON, large ones gzipped; their meaning never
+// changes.
 //
 //	rev/<id>             Meta
 //	log/<order>/<id>     nothing: the revisions, newest first. The order is 16 hex
 //	                     digits of 2^63-1 minus the nanoseconds since 1970
-//	rules/<digest>       gzipped: the rule files and the schema of the data
-//	tests/<digest>       gzipped: the test files
-//	data/<digest>        gzipped: a document, or how it follows from another one
+//	rules/<digest>       the rule files and the schema of the data
+//	tests/<digest>       the test files
+//	data/<digest>        a document, or how it follows from another one
+//	depth/<digest>       how many edits lie between it and a whole document: what
+//	                     an edit needs to know without reading that
 //	state                State
 //
 // Rules, tests and data are found by their digests and shared between revisions.
@@ -33,13 +37,14 @@ const (
 	keyRules = "rules/"
 	keyTests = "tests/"
 	keyData  = "data/"
+	keyDepth = "depth/"
 	keyState = "state"
 )
 
 // fullEvery is how many data edits follow a whole document, at most, before the next
 // whole one. An edit is a few bytes to write and microseconds to replay; a document
 // of 100,000 grants half a second to write.
-const fullEvery = 256
+const fullEvery = 1024
 
 // data is what stands under data/: Document, or Ops after Parent.
 type data struct {
@@ -77,14 +82,14 @@ func (s *Store) PutDelta(ctx context.Context, b *policy.Bundle, d policy.DataDel
 		return Meta{}, fmt.Errorf("policy revision %s has other rules than its parent %s: no data edit leads there", b.Revision().ID, m.Parent)
 	}
 	return s.put(ctx, b, m, func(ctx context.Context) (data, error) {
-		before, err := s.data(ctx, parent.Data)
+		before, there, err := s.depth(ctx, parent.Data)
 		if err != nil {
 			return data{}, err
 		}
-		if before.Depth+1 >= fullEvery {
+		if !there || before+1 >= fullEvery {
 			return data{Document: b.Data()}, nil
 		}
-		return data{Parent: parent.Data, Depth: before.Depth + 1, Ops: d.Ops}, nil
+		return data{Parent: parent.Data, Depth: before + 1, Ops: d.Ops}, nil
 	})
 }
 
@@ -126,28 +131,44 @@ func (s *Store) put(ctx context.Context, b *policy.Bundle, m Meta, content func(
 
 // objects are the parts of a revision that are not there yet. All are stored with it
 // at once, so that a revision that is there is whole.
-func (s *Store) objects(ctx context.Context, b *policy.Bundle, m Meta, content func(context.Context) (data, error)) (ops []kv.Op, err error) {
-	add := func(key string, value func() (any, error)) {
+func (s *Store) objects(ctx context.Context, b *policy.Bundle, m Meta, content func(context.Context) (data, error)) ([]kv.Op, error) {
+	var ops []kv.Op
+	add := func(key string, v any) error {
+		text, err := pack(v)
+		ops = append(ops, kv.Op{Key: key, Value: text, Any: true})
+		return err
+	}
+	for key, files := range map[string]func() []policy.BundleFile{keyRules + m.Rules: b.RuleFiles, keyTests + m.Tests: b.TestFiles} {
+		_, version, err := s.kv.Get(ctx, key)
+		if err == nil && version == 0 {
+			err = add(key, files())
+		}
 		if err != nil {
-			return
-		}
-		var version uint64
-		if _, version, err = s.kv.Get(ctx, key); err != nil || version != 0 {
-			return
-		}
-		var v any
-		if v, err = value(); err != nil {
-			return
-		}
-		var text []byte
-		if text, err = pack(v); err == nil {
-			ops = append(ops, kv.Op{Key: key, Value: text, Any: true})
+			return nil, err
 		}
 	}
-	add(keyRules+m.Rules, func() (any, error) { return b.RuleFiles(), nil })
-	add(keyTests+m.Tests, func() (any, error) { return b.TestFiles(), nil })
-	add(keyData+m.Data, func() (any, error) { return content(ctx) })
-	return ops, err
+	if _, there, err := s.depth(ctx, m.Data); there || err != nil {
+		return ops, err
+	}
+	d, err := content(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ops = append(ops, kv.Op{Key: keyDepth + m.Data, Value: strconv.AppendInt(nil, int64(d.Depth), 10), Any: true})
+	return ops, add(keyData+m.Data, d)
+}
+
+// depth is how many edits lie between a document and a whole one; there is false for
+// one that is not stored.
+func (s *Store) depth(ctx context.Context, digest string) (n int, there bool, err error) {
+	text, version, err := s.kv.Get(ctx, keyDepth+digest)
+	if err != nil || version == 0 {
+		return 0, false, err
+	}
+	if n, err = strconv.Atoi(string(text)); err != nil || n < 0 || n >= fullEvery {
+		return 0, false, fmt.Errorf("%w: data %s: depth %.20q", ErrCorrupt, digest, text)
+	}
+	return n, true, nil
 }
 
 func logKey(m Meta) string {
@@ -216,6 +237,9 @@ func (s *Store) document(ctx context.Context, digest string, like *policy.Bundle
 		if err != nil {
 			return nil, nil, err
 		}
+		if d.Parent == "" && len(d.Document) == 0 {
+			return nil, nil, fmt.Errorf("%w: data %s: neither a document nor an edit", ErrCorrupt, digest)
+		}
 		if d.Parent == "" {
 			return d.Document, edits, nil
 		}
@@ -235,6 +259,9 @@ func (s *Store) data(ctx context.Context, digest string) (d data, err error) {
 func (s *Store) Delta(ctx context.Context, from policy.Revision, to string) (d policy.DataDelta, ok bool, err error) {
 	m, err := s.meta(ctx, to)
 	if err != nil || m.Rules != from.Rules || m.Data == from.Data {
+		return policy.DataDelta{}, false, err
+	}
+	if depth, _, err := s.depth(ctx, m.Data); err != nil || depth == 0 {
 		return policy.DataDelta{}, false, err
 	}
 	stored, err := s.data(ctx, m.Data)
@@ -358,16 +385,23 @@ func (s *Store) Swap(ctx context.Context, next State) (State, error) {
 	return next, nil
 }
 
+// packedFrom is the size from which an object is worth compressing. JSON begins with
+// a bracket, gzip does not.
+const packedFrom = 4 << 10
+
 func pack(v any) ([]byte, error) {
+	text, err := json.Marshal(v)
+	if err != nil || len(text) < packedFrom {
+		return text, err
+	}
 	var b bytes.Buffer
 	zip, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)
 	if err != nil {
 		return nil, err
 	}
-	if err := errors.Join(json.NewEncoder(zip).Encode(v), zip.Close()); err != nil {
-		return nil, err
-	}
-	return b.Bytes(), nil
+	_, err = zip.Write(text)
+	err = errors.Join(err, zip.Close()) // before Bytes: it writes the rest
+	return b.Bytes(), err
 }
 
 // maxUnpacked bounds a stored object.
@@ -381,9 +415,11 @@ func (s *Store) unpack(ctx context.Context, key string, v any) error {
 	if version == 0 {
 		return fmt.Errorf("%w: %s is missing", ErrCorrupt, key)
 	}
-	zip, err := gzip.NewReader(bytes.NewReader(text))
-	if err == nil {
-		text, err = io.ReadAll(io.LimitReader(zip, maxUnpacked))
+	if len(text) > 0 && text[0] != '{' && text[0] != '[' {
+		var zip *gzip.Reader
+		if zip, err = gzip.NewReader(bytes.NewReader(text)); err == nil {
+			text, err = io.ReadAll(io.LimitReader(zip, maxUnpacked))
+		}
 	}
 	if err == nil {
 		err = json.Unmarshal(text, v)

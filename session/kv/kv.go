@@ -34,7 +34,7 @@ type Store interface {
 	// error that is neither ErrConflict nor ErrInvalid the outcome is open: the
 	// caller reads, and repeats what it does not find.
 	Apply(ctx context.Context, ops ...Op) error
-	// Scan calls f for the keys that begin with prefix and are greater than after,
+	// Scan sees the store at one moment. It calls f for the keys that begin with prefix and are greater than after,
 	// in byte order, until f returns false or an error, which Scan returns. f may
 	// keep what it is given and must not call the store.
 	Scan(ctx context.Context, prefix, after string, f func(Entry) (bool, error)) error

@@ -76,8 +76,11 @@ func absent(t *testing.T, s kv.Store) {
 }
 
 func empty(t *testing.T, s kv.Store) {
-	put(t, s, set("k", "", 0))
+	put(t, s, kv.Op{Key: "k"})
 	want(t, s, "k", "", 1)
+	if v, _, _ := s.Get(t.Context(), "k"); v == nil {
+		t.Error("nil, as if it were absent")
+	}
 	if got := all(t, s, "", ""); got != "k=@1" {
 		t.Error(got)
 	}
