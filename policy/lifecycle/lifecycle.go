@@ -227,6 +227,29 @@ func (m *Manager) State() (revision.State, error) {
 	return m.state, m.err
 }
 
+// Deciding is the revision that decides in this process.
+func (m *Manager) Deciding() string { return m.c.Engine.Revision() }
+
+// Meta, List and Bundle read the store of revisions; see revision.Store. The bundle of
+// what decides is not read again.
+func (m *Manager) Meta(ctx context.Context, id string) (revision.Meta, error) {
+	return m.c.Store.Meta(ctx, id)
+}
+
+// List lists revisions, newest first.
+func (m *Manager) List(ctx context.Context, after string, limit int) ([]revision.Meta, error) {
+	return m.c.Store.List(ctx, after, limit)
+}
+
+// Bundle returns the content of a revision.
+func (m *Manager) Bundle(ctx context.Context, id string) (*policy.Bundle, error) {
+	if active := m.c.Engine.Active(); active.Revision().ID == id {
+		return active.Bundle(), nil
+	}
+	b, _, err := m.c.Store.Get(ctx, id)
+	return b, err
+}
+
 // Shadow reports on the revision that rides along in this process; ok is false when
 // none does.
 func (m *Manager) Shadow() (r shadow.Report, ok bool) {
