@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -245,8 +246,8 @@ func opaque(t reflect.Type) bool {
 	return t == rawType || reflect.PointerTo(t).Implements(unmarshalerType)
 }
 
-// fieldsOf maps JSON names to types. Wire types have a json tag on every field and
-// embed nothing.
+// fieldsOf maps JSON names to types. Wire types have a json tag on every field but on
+// embedded structs, whose fields stand among their own.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	if f, ok := fieldCache.Load(t); ok {
 		return f.(map[string]reflect.Type)
@@ -255,6 +256,8 @@ func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	for f := range t.Fields() {
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
 			fields[name] = f.Type
+		} else if f.Anonymous && f.Type.Kind() == reflect.Struct {
+			maps.Copy(fields, fieldsOf(f.Type))
 		}
 	}
 	fieldCache.Store(t, fields)

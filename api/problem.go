@@ -125,6 +125,7 @@ var kinds = []kind{
 	{is: session.ErrConflict, status: 409, code: v1.CodeConflict, detail: "it was changed at the same time: read it again"},
 	{is: session.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
 	{is: scope.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: target.ErrStuck, status: 409, code: v1.CodePublicationStuck},
 	{is: target.ErrDamaged, status: 500, code: v1.CodeDamaged},
 	{is: objstore.ErrUnavailable, status: 504, code: v1.CodeTimeout, detail: "the object store does not answer now: repeat the request to learn its outcome", retryAfter: retryPolicy},
 	{is: context.DeadlineExceeded, status: 504, code: v1.CodeTimeout, detail: "this took too long; what was begun goes on, repeat the request to learn its outcome", retryAfter: retrySoon},

@@ -240,6 +240,7 @@ const (
 	opTable     = "table"     // read: a table's description
 	opCreate    = "create"    // table.write
 	opDrop      = "drop"      // table.write
+	opGiveUp    = "give-up"   // abort: a decided load whose publication is stuck
 )
 
 // hidden makes an unknown session and a foreign one look the same.

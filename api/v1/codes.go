@@ -18,6 +18,7 @@ const (
 	CodeTargetOwned           = "target_owned"            // 409, another session loads the target
 	CodeForeignSubmission     = "foreign_submission"      // 409, the submission id began something else
 	CodeTargetNotEmpty        = "target_not_empty"        // 409
+	CodePublicationStuck      = "publication_stuck"       // 409, a decided load; see the detail
 	CodeAlreadyExists         = "already_exists"          // 409
 	CodeWrongState            = "wrong_state"             // 409
 	CodeCredentialsNotOffered = "credentials_not_offered" // 409, no keys are vended for this; detail says what to use

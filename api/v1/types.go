@@ -332,6 +332,9 @@ type CommitRequest struct {
 // AbortRequest gives a load up.
 type AbortRequest struct {
 	Epoch int64 `json:"epoch"`
+	// GiveUp ends a decided load whose publication is stuck, and no other. What was
+	// published stays.
+	GiveUp bool `json:"give_up,omitempty"`
 }
 
 // TokenResponse is RFC 8693 section 2.2.1.

@@ -20,12 +20,12 @@ import (
 // Begin implements target.Driver.
 func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen, err error) {
 	defer outage(&err)
-	p, err := d.find(ctx, s.Target)
+	o, k := d.options(s), fenceKey(s.Target)
+	p, err := d.look(ctx, s.Target, o)
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	o := d.options(s)
-	if err := d.checkLoad(ctx, p, o); err != nil {
+	if err := d.checkLoad(ctx, p); err != nil {
 		return target.Frozen{}, err
 	}
 	if !p.missing || o.Missing == session.MissingCreate {
@@ -33,8 +33,16 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 			return target.Frozen{}, err
 		}
 	}
-	k := p.fenceKey()
-	f, err := d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
+	f, err := d.fence(ctx, k)
+	if err != nil {
+		return target.Frozen{}, err
+	}
+	if f == nil || f.SessionID != s.ID { // else it is there because we made it
+		if err := checkOptions(p, o); err != nil {
+			return target.Frozen{}, err
+		}
+	}
+	f, err = d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
 	if err != nil {
 		return target.Frozen{}, err
 	}
@@ -48,22 +56,25 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 			return target.Frozen{}, err
 		}
 	}
-	if err := d.probeRoot(ctx, s, p); err != nil {
-		return target.Frozen{}, err
-	}
-	if p.missing {
-		if p.physical.PartitionID, err = d.partitionID(ctx, k, s); err != nil {
-			return target.Frozen{}, err
-		}
-	} else {
+	if !p.missing {
 		if err := d.led(ctx, p); err != nil {
 			return target.Frozen{}, err
 		}
+	}
+	if !p.noTable {
+		if err := d.probeRoot(ctx, s, p); err != nil {
+			return target.Frozen{}, err
+		}
+	}
+	if !p.missing {
 		if err := d.proveEmpty(ctx, p); err != nil {
 			return target.Frozen{}, err
 		}
 	}
 	durable.Point("fluss.proved")
+	if p, err = d.newborn(ctx, k, s, p, f); err != nil {
+		return target.Frozen{}, err
+	}
 	ids, err := d.snapshotIDs(ctx, k, s, p)
 	if err != nil {
 		return target.Frozen{}, err
@@ -73,16 +84,32 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 	return frozen, err
 }
 
-// bring creates a missing partition where that is configured, and waits until the
-// cluster has it.
+// bring creates a missing table or partition where that is asked for, and waits until
+// the cluster has it.
 func (d *Driver) bring(ctx context.Context, s session.Session, p *place, f *fence) (*place, error) {
+	if p.noTable && f.CreatedTable {
+		if err := d.c.Client.CreateTable(ctx, p.info.Path, p.info.Table, client.Ignore); err != nil {
+			return nil, known(s.Target, err)
+		}
+		made, err := d.find(ctx, s.Target)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := d.ownFence(ctx, fenceKey(s.Target), s, func(next *fence) error {
+			next.TableID = &made.info.ID
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		p = made
+	}
 	if p.missing && f.Created {
 		if err := d.c.Client.CreatePartition(ctx, p.info, s.Target.Partition, client.Ignore); err != nil {
 			return nil, known(s.Target, err)
 		}
 	}
 	for deadline := time.Now().Add(d.c.LeaderTimeout); ; {
-		now, err := d.find(ctx, s.Target)
+		now, err := d.look(ctx, s.Target, d.options(s))
 		if err != nil {
 			return nil, err
 		}
@@ -113,7 +140,7 @@ func (d *Driver) led(ctx context.Context, p *place) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: %s: buckets %v have no leader: start their tablet servers", session.ErrTargetRefused, p.target(), missing)
+			return fmt.Errorf("%w: %s: buckets %v have no leader: start their tablet servers; if these run, the coordinator has missed that it was created: restart it, or drop and create it again", session.ErrTargetRefused, p.target(), missing)
 		}
 		if err := wait(ctx, pause); err != nil {
 			return err
@@ -220,8 +247,7 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 	}
 	b := p.physical.Bucket(0)
 	if p.missing {
-		// A lease names a bucket by ids and nobody checks them; of a partition there is
-		// none yet, so the table's own are as good.
+		// The table is looked for and nothing else; of a partition there is none yet.
 		b.PartitionID = nil
 	}
 	lease := "sluice-probe-" + s.ID

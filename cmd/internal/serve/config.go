@@ -41,11 +41,15 @@ type config struct {
 	Log            logConfig         `yaml:"log"`
 	Shutdown       shutdownConfig    `yaml:"shutdown"`
 
-	// Flags only.
+	// Flags only, or of Start.
 	dev       bool
 	temporary bool // the data directory is made at start and removed at the end
 	readyFile string
 	version   string
+	// policyData decides without a policy directory; identities issues tokens to
+	// whoever may ask. Both are nil unless dev, or Start made them.
+	policyData []byte
+	identities *authn.DevIssuer
 }
 
 type tlsConfig struct {
@@ -258,7 +262,7 @@ func (c *config) check() error {
 	if !slices.Contains([]string{token.EdDSA, token.ES256}, c.Issuer.SigningAlg) {
 		bad("issuer.signing_alg", "%q is neither %s nor %s", c.Issuer.SigningAlg, token.EdDSA, token.ES256)
 	}
-	if len(c.Identity.Issuers) == 0 && !c.dev {
+	if len(c.Identity.Issuers) == 0 && !c.dev && c.identities == nil {
 		bad("identity.issuers", "is required: without an identity issuer nobody can authenticate")
 	}
 	errs = append(errs, c.checkIssuers()...)

@@ -128,6 +128,7 @@ func (s *service) openDriver(ctx context.Context, c config, objects objstore.Sto
 		return nil, fmt.Errorf("%s.zookeeper: %w", flussKey, err)
 	}
 	s.onClose(z.Close)
+	s.nodes = z
 	d, err := fluss.Open(fluss.Config{
 		Client: cl, Objects: objects, RootURI: c.Target.Directory.URI, ZooKeeper: z,
 		Publication: fluss.Publication(f.Publication), Missing: session.Missing(f.MissingPartitions), RemoveCreated: f.RemoveCreated,

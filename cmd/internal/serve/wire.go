@@ -17,6 +17,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/authn"
 	"github.com/fluss-sluice/sluice/broker"
 	"github.com/fluss-sluice/sluice/broker/audit"
+	"github.com/fluss-sluice/sluice/broker/target/fluss"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend/gateway"
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -32,6 +33,7 @@ type service struct {
 	store  *pebblestore.Store
 	trail  *audit.Log
 	reg    *prometheus.Registry
+	nodes  fluss.Nodes // of a live cluster, else nil
 
 	closers []func() error // in the order of opening; closed in reverse
 }
@@ -73,7 +75,11 @@ func (s *service) openPolicy(ctx context.Context, c config, log *slog.Logger) er
 		Dir: c.Policy.Dir, Timeout: c.Policy.Timeout, MaxStale: c.Policy.MaxStale, Watch: c.Policy.Watch && c.Policy.Dir != "",
 		Logger: log.With("part", "policy"),
 	}
-	if c.dev && c.Policy.Dir == "" {
+	switch {
+	case c.Policy.Dir != "":
+	case c.policyData != nil:
+		pc.Data = c.policyData
+	case c.dev:
 		pc.Data = devPolicyData
 	}
 	p, err := policy.Open(ctx, pc)
@@ -178,15 +184,18 @@ func (s *service) policyMetrics(reg *prometheus.Registry) {
 }
 
 func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objects objstore.Store) error {
+	// dev is asked by anybody over HTTP; identities only by this process.
 	var dev *authn.DevIssuer
+	identities := c.identities
 	if c.dev {
 		var err error
 		if dev, err = authn.NewDevIssuer(nil); err != nil {
 			return err
 		}
+		identities = dev
 	}
 	auth, err := authn.New(ctx, authn.Config{
-		Tokens: s.broker, Issuers: c.authnIssuers(), Dev: dev, CacheSize: c.Identity.CacheSize, Logger: log.With("part", "authn"),
+		Tokens: s.broker, Issuers: c.authnIssuers(), Dev: identities, CacheSize: c.Identity.CacheSize, Logger: log.With("part", "authn"),
 	})
 	if err != nil {
 		return err
