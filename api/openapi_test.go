@@ -111,6 +111,7 @@ var wireTypes = map[string]any{
 	"Verification": v1.Verification{}, "Credentials": v1.Credentials{}, "Keys": v1.Keys{}, "KeyLocation": v1.KeyLocation{},
 	"StorageCredentials": v1.StorageCredentials{}, "StorageCredential": v1.StorageCredential{},
 	"AWSCredentials": v1.AWSCredentials{}, "AWSError": v1.AWSError{},
+	"LogEvent": v1.LogEvent{}, "Decisions": v1.Decisions{}, "Decision": v1.Decision{},
 	"SnapshotRef": v1.SnapshotRef{}, "LeaseRequest": v1.LeaseRequest{}, "Lease": v1.Lease{}, "LakeSnapshot": v1.LakeSnapshot{},
 	"LakeOffset": v1.LakeOffset{}, "LookupRequest": v1.LookupRequest{}, "Values": v1.Values{}, "Offsets": v1.Offsets{},
 	"BucketOffset": v1.BucketOffset{}, "TableStats": v1.TableStats{}, "BucketStats": v1.BucketStats{}, "SchemaList": v1.SchemaList{},

@@ -13,6 +13,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/authn"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker"
+	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend"
@@ -86,6 +87,7 @@ var kinds = []kind{
 	{is: authn.ErrUnauthenticated, status: 401, code: v1.CodeUnauthenticated},
 	{is: broker.ErrTokenInvalid, status: 401, code: v1.CodeUnauthenticated},
 	{is: token.ErrInvalid, status: 401, code: v1.CodeUnauthenticated},
+	{is: audit.ErrNotRecorded, status: 503, code: v1.CodeNotRecorded, detail: "the decision log cannot be written, so nothing was done", retryAfter: retryPolicy},
 	{is: policy.ErrDenied, status: 403, code: v1.CodeDenied, detail: "policy refuses this"},
 	{is: policy.ErrNotReady, status: 503, code: v1.CodePolicyNotReady, detail: "no policy revision is ready to decide", retryAfter: retryPolicy},
 	{is: policy.ErrEvaluation, status: 503, code: v1.CodePolicyFailed, detail: "policy could not decide, so nothing was done", retryAfter: retryPolicy},
@@ -110,6 +112,7 @@ var kinds = []kind{
 	{is: vend.ErrRefused, status: 502, code: v1.CodeProviderRefused, detail: "the credential provider refuses; the log has its code under this request id"},
 	{is: vend.ErrUnusable, status: 502, code: v1.CodeProviderUnusable, detail: "the credential provider answered with keys that must not be handed on"},
 	{is: vend.ErrUnavailable, status: 503, code: v1.CodeProviderUnavailable, detail: "the credential provider does not answer now", retryAfter: retryPolicy},
+	{is: broker.ErrDecisionNotFound, status: 404, code: v1.CodeNotFound},
 	{is: session.ErrNotFound, status: 404, code: v1.CodeNotFound, detail: "no such session, or none that you may see"},
 	{is: session.ErrGrantNotFound, status: 404, code: v1.CodeNotFound, detail: "no such grant"},
 	{is: session.ErrTargetNotFound, status: 404, code: v1.CodeNotFound},

@@ -90,6 +90,8 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodPost, "/v1/policies/{id}/activate", s.activatePolicy)
 	api(http.MethodPost, "/v1/policies/{id}/approve", s.approvePolicy)
 	api(http.MethodPost, "/v1/policies/{id}/withdraw", s.withdrawPolicy)
+	api(http.MethodGet, "/v1/decisions", s.decisions)
+	api(http.MethodGet, "/v1/decisions/{id}", s.decision)
 
 	form := intake{limit: s.limits.MaxForm, bearer: true}
 	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, intake{limit: s.limits.MaxForm}, s.exchange))

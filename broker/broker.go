@@ -73,9 +73,11 @@ type Config struct {
 	Policy policy.Decider
 	Tokens *token.Issuer
 	Audit  audit.Sink
-	Limits session.Limits   // zero value = session.DefaultLimits()
-	Now    func() time.Time // nil = time.Now
-	Logger *slog.Logger     // nil = discard
+	// Decisions reads what Audit recorded; nil = it cannot be read here.
+	Decisions DecisionLog
+	Limits    session.Limits   // zero value = session.DefaultLimits()
+	Now       func() time.Time // nil = time.Now
+	Logger    *slog.Logger     // nil = discard
 
 	// Lifecycle changes what Policy decides by; nil = it is changed elsewhere.
 	Lifecycle *lifecycle.Manager

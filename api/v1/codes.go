@@ -55,6 +55,7 @@ const (
 	CodeNeedsApproval         = "needs_approval"          // 409
 	CodePreconditionRequired  = "precondition_required"   // 428, If-Match is missing
 	CodePolicyFailed          = "policy_failed"           // 503
+	CodeNotRecorded           = "not_recorded"            // 503, the decision log cannot be written, so nothing was done
 	CodeShuttingDown          = "shutting_down"           // 503
 	CodeNotReady              = "not_ready"               // 503
 	CodeTimeout               = "timeout"                 // 504, what was begun goes on

@@ -39,6 +39,33 @@ func Lines(dir string, from, to time.Time) iter.Seq2[Line, error] {
 	return lines(dirSource(dir), from, to, 0, nil)
 }
 
+// Tail yields the events of the last segments, as many segments as n events take.
+func Tail(dir string, n int) iter.Seq2[Line, error] {
+	return func(yield func(Line, error) bool) {
+		s := dirSource(dir)
+		list, err := segments(s)
+		if err != nil {
+			yield(Line{}, err)
+			return
+		}
+		n := max(n, 1)
+		var after uint64
+		for i := len(list) - 1; i > 0 && n > 0; i-- {
+			_, err := readSegment(s, list[i].name, i == len(list)-1, func(frame) (bool, error) { n--; return false, nil }, nil)
+			if err != nil {
+				yield(Line{}, err)
+				return
+			}
+			first, _ := segmentFirst(list[i].name)
+			after = first - 1
+		}
+		if n > 0 {
+			after = 0
+		}
+		lines(s, time.Time{}, time.Time{}, after, nil)(yield)
+	}
+}
+
 // lines reads events behind line after. take, when not nil, is asked by the payload,
 // before it is decoded, whether the event is wanted; it may end the reading with an error.
 func lines(s source, from, to time.Time, after uint64, take func(fr frame) (bool, error)) iter.Seq2[Line, error] {

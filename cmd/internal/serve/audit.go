@@ -22,9 +22,17 @@ type auditConfig struct {
 	KeepBytes    int64         `yaml:"keep_bytes"`
 	OnFull       string        `yaml:"on_full"`
 	Redact       []string      `yaml:"redact,omitempty"`
-	// Copy is where segments that have ended are copied to; its uri means nothing.
-	Copy directoryConfig `yaml:"copy,omitempty"`
+	// Copy is where segments that have ended are copied to.
+	Copy auditCopy `yaml:"copy,omitempty"`
 }
+
+// auditCopy is a local directory, or a bucket when root begins with s3://.
+type auditCopy struct {
+	Root string   `yaml:"root,omitempty"`
+	S3   s3Config `yaml:"s3,omitempty"`
+}
+
+func (a auditCopy) directory() *directoryConfig { return &directoryConfig{Root: a.Root, S3: a.S3} }
 
 func auditDefaults() auditConfig {
 	return auditConfig{SegmentBytes: 64 << 20, SegmentAge: 24 * time.Hour, OnFull: string(audit.Stop)}
@@ -49,10 +57,7 @@ func (a *auditConfig) check(bad func(key, format string, args ...any)) {
 	if err := audit.CheckRedaction(a.Redact); err != nil {
 		bad("audit.redact", "%v", err)
 	}
-	if a.Copy.URI != "" {
-		bad("audit.copy.uri", "is not used: copies are found by root")
-	}
-	a.Copy.checkAs("audit.copy", bad)
+	a.Copy.directory().checkAs("audit.copy", bad)
 }
 
 // openAudit opens the decision log and what it is copied to.
@@ -62,7 +67,7 @@ func (s *service) openAudit(ctx context.Context, c auditConfig, log *slog.Logger
 		OnFull: audit.OnFull(c.OnFull), Redact: c.Redact, Logger: log.With("part", "audit"),
 	}
 	if c.Copy.Root != "" {
-		store, err := openStore(ctx, c.Copy)
+		store, err := openStore(ctx, *c.Copy.directory())
 		if err != nil {
 			return nil, fmt.Errorf("audit.copy: %w", err)
 		}
