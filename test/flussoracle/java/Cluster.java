@@ -3,6 +3,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
+import java.util.Set;
 import org.apache.fluss.client.FlussConnection;
 import org.apache.fluss.client.metadata.MetadataUpdater;
 import org.apache.fluss.cluster.BucketLocation;
@@ -52,6 +53,7 @@ final class Cluster {
   private static Object locations(JsonNode request) throws Exception {
     TableInfo info = Oracle.admin.getTableInfo(Oracle.path(request)).get();
     MetadataUpdater updater = ((FlussConnection) Oracle.connection).getMetadataUpdater();
+    updater.checkAndUpdateTableMetadata(Set.of(info.getTablePath())); // it knows no partitions of unknown tables
     List<Object> answer = new ArrayList<>();
     for (Tables.Part part : Tables.parts(request, info)) {
       updater.updateTableOrPartitionMetadata(info.getTablePath(), part.id());
