@@ -277,7 +277,7 @@ func TestTLSAndReload(t *testing.T) {
 	cert, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
 	first := writeCertificate(t, cert, key, "first")
 	policyDir := filepath.Join(dir, "policy")
-	copyDir(t, "../../policy/rego", policyDir)
+	copyDir(t, "../../../policy/rego", policyDir)
 	p := start(t, "--dev", "--data", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key, "--policy", policyDir)
 	if !strings.HasPrefix(p.url, "https://") {
 		t.Fatal(p.url)
