@@ -261,7 +261,7 @@ func (m *Manager) Shadow() (r shadow.Report, ok bool) {
 	return m.rider.Report(), true
 }
 
-// Observe takes every decision of the engine; it is for policy.Config.OnDecision.
+// Observe takes a decision that was made for a caller. It never blocks.
 func (m *Manager) Observe(r policy.Record) {
 	m.counts.add(&r)
 	m.mu.Lock()
