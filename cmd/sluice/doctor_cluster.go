@@ -65,12 +65,6 @@ Exit code 0: all of it. 1: something cannot work.`,
 }
 
 func (g *globals) printFindings(list []fluss.Finding) error {
-	failed := 0
-	for _, f := range list {
-		if f.Verdict == fluss.FindingFail {
-			failed++
-		}
-	}
 	if g.json() {
 		if err := g.printJSON(list); err != nil {
 			return err
@@ -85,10 +79,19 @@ func (g *globals) printFindings(list []fluss.Finding) error {
 			return err
 		}
 	}
-	if failed > 0 {
-		return &doctorFinding{fmt.Errorf("%d of %d checks failed", failed, len(list)), exitFailed}
+	if n := failed(list); n > 0 {
+		return &doctorFinding{fmt.Errorf("%d of %d checks failed", n, len(list)), exitFailed}
 	}
 	return nil
+}
+
+func failed(list []fluss.Finding) (n int) {
+	for _, f := range list {
+		if f.Verdict == fluss.FindingFail {
+			n++
+		}
+	}
+	return n
 }
 
 // openCluster opens what the configuration names, as sluiced does.

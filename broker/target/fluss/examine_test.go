@@ -31,8 +31,10 @@ func TestExamineTellsWhatALoadCouldNotUse(t *testing.T) {
 			t.Errorf("a cluster that is well: %+v", f)
 		}
 	}
-	if len(before) != len(w.nodes.data) {
-		t.Error("nodes were left")
+	for path := range w.nodes.data { // the fake cluster leaves its own leases
+		if _, ok := before[path]; !ok && !strings.HasPrefix(path, leasesNode+"/") {
+			t.Errorf("node %s was left", path)
+		}
 	}
 	for name, c := range map[string]struct {
 		err   error

@@ -11,6 +11,7 @@ import (
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/fluss/client"
+	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
@@ -591,4 +592,31 @@ func TestLiveACoordinatorDiesWhileATableIsHalfBorn(t *testing.T) {
 	}
 	l.await(t, s.Target)
 	sameRows(t, l.client, pathOf(s.Target), "", 500)
+}
+
+// TestATableThatTheCoordinatorMissesIsMadeAnew: it gets no leader, ever.
+func TestATableThatTheCoordinatorMissesIsMadeAnew(t *testing.T) {
+	for _, missing := range []session.Missing{session.MissingCreate, session.MissingBirth} {
+		w := newWorld(t, flusstest.Options{}, func(c *Config) { c.LeaderTimeout = 500 * time.Millisecond })
+		s := describedSession(t, newTable(t, 2, false, nil), 1, missing)
+		w.cluster.Next(flusspb.APICreateTable, func(x *flusstest.Exchange) {
+			m, err := x.Handle()
+			names, listErr := w.client.Tables(t.Context(), "fluss")
+			if listErr != nil || len(names) != 1 {
+				t.Errorf("tables %v, %v", names, listErr)
+			}
+			for _, name := range names {
+				p, _ := w.client.Resolve(t.Context(), client.TablePath{Database: "fluss", Table: name}, "")
+				for b := range int32(2) {
+					w.cluster.Lead(p.Bucket(b), -1)
+				}
+			}
+			x.Answer(m, err)
+		})
+		s = loaded(t, w.config, s, 50)
+		w.sameRows(s, 50)
+		if n := len(w.cluster.Requests(flusspb.APICreateTable)); n < 2 {
+			t.Errorf("%s: created %d times", missing, n)
+		}
+	}
 }
