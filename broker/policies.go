@@ -169,19 +169,22 @@ func (b *Broker) ActivatePolicy(ctx context.Context, c Caller, a lifecycle.Activ
 		op = opPolicyBreakGlass
 	}
 	a.By = personOf(c.Principal)
-	return b.changePolicy(ctx, c, op, a.Revision, func(m *lifecycle.Manager) (revision.State, error) { return m.Activate(ctx, a) })
+	return b.changePolicy(ctx, c, op, a.Revision, func(m *lifecycle.Manager, id string) (revision.State, error) {
+		a.Revision = id
+		return m.Activate(ctx, a)
+	})
 }
 
 // ApprovePolicy consents to the candidate. Operation "approve".
 func (b *Broker) ApprovePolicy(ctx context.Context, c Caller, id, reason string) (revision.State, error) {
-	return b.changePolicy(ctx, c, opPolicyApprove, id, func(m *lifecycle.Manager) (revision.State, error) {
+	return b.changePolicy(ctx, c, opPolicyApprove, id, func(m *lifecycle.Manager, id string) (revision.State, error) {
 		return m.Approve(ctx, id, personOf(c.Principal), reason)
 	})
 }
 
 // WithdrawPolicy ends the way of the candidate. Operation "withdraw".
 func (b *Broker) WithdrawPolicy(ctx context.Context, c Caller, id, reason string) (revision.State, error) {
-	return b.changePolicy(ctx, c, opPolicyWithdraw, id, func(m *lifecycle.Manager) (revision.State, error) {
+	return b.changePolicy(ctx, c, opPolicyWithdraw, id, func(m *lifecycle.Manager, id string) (revision.State, error) {
 		return m.Withdraw(ctx, id, personOf(c.Principal), reason)
 	})
 }
@@ -189,15 +192,15 @@ func (b *Broker) WithdrawPolicy(ctx context.Context, c Caller, id, reason string
 // RollbackPolicy puts the revision before in force again, or the one named. Operation
 // "rollback".
 func (b *Broker) RollbackPolicy(ctx context.Context, c Caller, to, reason string) (revision.State, error) {
-	return b.changePolicy(ctx, c, opPolicyRollback, to, func(m *lifecycle.Manager) (revision.State, error) {
-		return m.Rollback(ctx, to, personOf(c.Principal), reason)
+	return b.changePolicy(ctx, c, opPolicyRollback, to, func(m *lifecycle.Manager, id string) (revision.State, error) {
+		return m.Rollback(ctx, id, personOf(c.Principal), reason)
 	})
 }
 
 // ShadowPolicy lets a revision decide along on a share of the requests; "" ends it.
 // Operation "shadow".
 func (b *Broker) ShadowPolicy(ctx context.Context, c Caller, id string, share float64) (revision.State, error) {
-	return b.changePolicy(ctx, c, opPolicyShadow, id, func(m *lifecycle.Manager) (revision.State, error) {
+	return b.changePolicy(ctx, c, opPolicyShadow, id, func(m *lifecycle.Manager, id string) (revision.State, error) {
 		if id == "" {
 			return m.StopShadow(ctx, personOf(c.Principal))
 		}
@@ -219,7 +222,9 @@ func (b *Broker) PolicyShadow(ctx context.Context, c Caller) (shadow.Report, err
 	return r, nil
 }
 
-func (b *Broker) changePolicy(ctx context.Context, c Caller, op, id string, change func(*lifecycle.Manager) (revision.State, error)) (revision.State, error) {
+// changePolicy asks policy about a revision, which may be named by the beginning of its
+// id, and changes what is in force.
+func (b *Broker) changePolicy(ctx context.Context, c Caller, op, id string, change func(m *lifecycle.Manager, id string) (revision.State, error)) (revision.State, error) {
 	if err := c.identityOnly("policy"); err != nil {
 		return revision.State{}, err
 	}
@@ -235,5 +240,5 @@ func (b *Broker) changePolicy(ctx context.Context, c Caller, op, id string, chan
 		return revision.State{}, err
 	}
 	defer leave()
-	return change(m)
+	return change(m, about.ID)
 }
