@@ -111,6 +111,7 @@ type parts struct {
 	root      string // URI of the warehouse
 	vendor    vend.Vendor
 	handOvers []session.HandOver
+	decisions broker.DecisionLog
 	wrap      func(*directory.Driver) target.Driver // nil leaves the warehouse as it is
 }
 
@@ -140,7 +141,7 @@ func newWorldOf(t testing.TB, p parts, change ...func(*Config)) *world {
 		of = p.wrap(driver)
 	}
 	w.broker, err = broker.New(broker.Config{
-		Store: store, Driver: of, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers,
+		Store: store, Driver: of, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers, Decisions: p.decisions,
 	})
 	must(err)
 	t.Cleanup(func() { w.broker.Close() })

@@ -46,6 +46,9 @@ type config struct {
 	temporary bool // the data directory is made at start and removed at the end
 	readyFile string
 	version   string
+	// gateProgram is the program that tries candidate policies in a process of its own;
+	// empty: they are tried in this one.
+	gateProgram []string
 	// policyData decides without a policy directory; identities issues tokens to
 	// whoever may ask. Both are nil unless dev, or Start made them.
 	policyData []byte
@@ -85,13 +88,6 @@ type identityIssuer struct {
 	RefreshInterval time.Duration     `yaml:"refresh_interval,omitempty"`
 }
 
-type policyConfig struct {
-	Dir      string        `yaml:"dir"`
-	Timeout  time.Duration `yaml:"timeout"`
-	MaxStale time.Duration `yaml:"max_stale"`
-	Watch    bool          `yaml:"watch"`
-}
-
 type limitsConfig struct {
 	BuildTimeout         time.Duration `yaml:"build_timeout"`
 	MaxBuildTimeout      time.Duration `yaml:"max_build_timeout"`
@@ -121,11 +117,6 @@ type limitsConfig struct {
 type targetConfig struct {
 	Directory directoryConfig `yaml:"directory"`
 	Fluss     flussConfig     `yaml:"fluss,omitempty"`
-}
-
-type auditConfig struct {
-	File string `yaml:"file"`
-	Sync bool   `yaml:"sync"`
 }
 
 type logConfig struct {
@@ -158,6 +149,7 @@ func defaults() config {
 			ValidationSampleKeys: 4096, SweepInterval: time.Second,
 		},
 		Credentials: credentialsConfig{Sign: signConfig{Life: 2 * time.Minute, RequireSHA256: true}, STS: stsDefaults()},
+		Audit:       auditDefaults(),
 		Log:         logConfig{Level: "info", Format: "json"},
 		Shutdown:    shutdownConfig{Timeout: 25 * time.Second},
 	}
@@ -227,10 +219,8 @@ func (c *config) complete() {
 		if c.Target.Directory.Root == "" && !c.Target.live() {
 			c.Target.Directory.Root = filepath.Join(c.DataDir, "warehouse")
 		}
-		if c.Audit.File == "" {
-			c.Audit.File = filepath.Join(c.DataDir, "audit.jsonl")
-		}
 	}
+	c.Audit.complete(c.DataDir)
 	c.Target.Directory.complete()
 }
 
@@ -272,13 +262,12 @@ func (c *config) check() error {
 		bad("identity.issuers", "is required: without an identity issuer nobody can authenticate")
 	}
 	errs = append(errs, c.checkIssuers()...)
-	if c.Policy.Timeout <= 0 || c.Policy.MaxStale < 0 {
-		bad("policy", "timeout must be positive and max_stale not negative")
-	}
+	c.Policy.check(bad)
 	if err := c.sessionLimits().Check(); err != nil {
 		bad("limits", "%v", err)
 	}
-	c.Target.Directory.check(bad)
+	c.Target.Directory.checkAs("target.directory", bad)
+	c.Audit.check(bad)
 	c.Target.checkFluss(bad)
 	c.Credentials.Sign.check(c.Target.Directory, bad)
 	c.Credentials.STS.check(c.Target.Directory, bad)

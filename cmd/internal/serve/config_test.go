@@ -98,6 +98,11 @@ func TestConfigurationsThatCannotWorkAreRefusedByKey(t *testing.T) {
 		t.Fatalf("the minimal configuration: %v", err)
 	}
 	for key, change := range map[string]func(*config){
+		"audit.on_full":              func(c *config) { c.Audit.OnFull = "shrug" },
+		"audit.redact":               func(c *config) { c.Audit.Redact = []string{"principal.subject"} },
+		"audit: keep":                func(c *config) { c.Audit.Keep = -1 },
+		"audit: segment":             func(c *config) { c.Audit.SegmentBytes = 1 },
+		"audit.copy.root":            func(c *config) { c.Audit.Copy.Root = "gs://x" },
 		"listen: address":            func(c *config) { c.Listen = "8470" },
 		"listen: --dev":              func(c *config) { c.dev, c.Listen = true, "0.0.0.0:8470" },
 		`listen: --dev gives`:        func(c *config) { c.dev, c.Listen = true, ":8470" },
@@ -217,7 +222,7 @@ func TestConfigPrintCanBeReadBack(t *testing.T) {
 	}
 	want, _ := loadConfig(writeFile(t, minimal))
 	want.complete()
-	if !reflect.DeepEqual(c.Target, want.Target) || c.Limits != want.Limits || c.Policy != want.Policy || c.Issuer != want.Issuer {
+	if !reflect.DeepEqual(c.Target, want.Target) || c.Limits != want.Limits || !reflect.DeepEqual(c.Policy, want.Policy) || c.Issuer != want.Issuer {
 		t.Errorf("printed %+v, want %+v", c, want)
 	}
 }

@@ -153,7 +153,7 @@ func TestDevelopmentModeServesAndStateSurvivesARestart(t *testing.T) {
 	if err != nil || !in.Active {
 		t.Errorf("%+v %v", in, err)
 	}
-	for _, f := range []string{"sessions", "keys", "audit.jsonl", "warehouse"} {
+	for _, f := range []string{"sessions", "keys", "audit", "warehouse"} {
 		if _, err := os.Stat(filepath.Join(data, f)); err != nil {
 			t.Error(err)
 		}

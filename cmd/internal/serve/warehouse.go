@@ -69,8 +69,8 @@ var (
 	regionName = regexp.MustCompile(`^[A-Za-z0-9-]{1,63}$`)
 )
 
-func (d *directoryConfig) check(bad func(key, format string, args ...any)) {
-	const key = "target.directory"
+// checkAs checks the directory that is configured under a key.
+func (d *directoryConfig) checkAs(key string, bad func(key, format string, args ...any)) {
 	if !d.onS3() {
 		if strings.Contains(d.Root, "://") || strings.HasPrefix(strings.ToLower(d.Root), "s3:") {
 			bad(key+".root", "%q is neither a local directory nor s3://bucket[/prefix]", withoutUserinfo(d.Root))
@@ -141,18 +141,14 @@ const probeTimeout = time.Minute
 // openWarehouse opens the store that the configuration names. One on S3 is refused
 // unless it keeps conditional writes: fence and write-once rest on nothing else.
 func openWarehouse(ctx context.Context, d directoryConfig) (warehouse, error) {
-	if !d.onS3() {
-		objects, err := local.Open(d.Root, local.Options{})
-		if err != nil {
-			return nil, fmt.Errorf("target.directory.root: %w", err)
-		}
-		return objects, nil
-	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	objects, err := openS3(ctx, d)
+	objects, err := openStore(ctx, d)
 	if err != nil {
 		return nil, fmt.Errorf("target.directory: %w", err)
+	}
+	if !d.onS3() {
+		return objects, nil
 	}
 	if err := objstore.Probe(ctx, objects); err != nil {
 		_ = objects.Close()
@@ -160,6 +156,18 @@ func openWarehouse(ctx context.Context, d directoryConfig) (warehouse, error) {
 			return nil, fmt.Errorf("target.directory.root %s is refused, two writers could both win there: %w", d.Root, err)
 		}
 		return nil, fmt.Errorf("target.directory.root %s: %w", d.Root, err)
+	}
+	return objects, nil
+}
+
+// openStore opens the store that a configuration names, without proof of anything.
+func openStore(ctx context.Context, d directoryConfig) (warehouse, error) {
+	if d.onS3() {
+		return openS3(ctx, d)
+	}
+	objects, err := local.Open(d.Root, local.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("root: %w", err)
 	}
 	return objects, nil
 }

@@ -31,6 +31,7 @@ type service struct {
 	broker *broker.Broker
 	policy *policy.Engine
 	store  *pebblestore.Store
+	trail  *audit.Log
 	reg    *prometheus.Registry
 	nodes  fluss.Nodes // of a live cluster, else nil
 
@@ -113,11 +114,15 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 	if err != nil {
 		return nil, err
 	}
-	trail, err := audit.OpenFile(c.Audit.File, audit.FileOptions{Sync: c.Audit.Sync})
+	trail, err := s.openAudit(ctx, c.Audit, log)
 	if err != nil {
-		return nil, fmt.Errorf("audit: %w", err)
+		return nil, err
 	}
-	s.onClose(trail.Close)
+	s.trail = trail
+	manager, err := s.openLifecycle(ctx, c, store, trail, log)
+	if err != nil {
+		return nil, err
+	}
 	objects, err := openWarehouse(ctx, c.Target.Directory)
 	if err != nil {
 		return nil, err
@@ -128,7 +133,7 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 		return nil, err
 	}
 	bc := broker.Config{
-		Store: store, Driver: driver, Policy: s.policy, Tokens: issuer, Audit: trail, Limits: c.sessionLimits(),
+		Store: store, Driver: driver, Policy: s.policy, Lifecycle: manager, Tokens: issuer, Audit: trail, Decisions: trail, Limits: c.sessionLimits(),
 		Logger: log.With("part", "broker"), MaxConcurrentCommits: c.Limits.ConcurrentCommits,
 		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval, Observer: brokerMetrics(s.reg),
 	}
@@ -211,6 +216,7 @@ func (s *service) openAPI(ctx context.Context, c config, log *slog.Logger, objec
 		Checks: map[string]func(context.Context) error{
 			"policy": func(context.Context) error { return s.policy.Ready() },
 			"store":  func(context.Context) error { return s.store.Err() },
+			"audit":  func(context.Context) error { return s.trail.Ready() },
 		},
 		Alive: s.store.Err,
 		Gateway: func(authorize api.Authorize, fail api.Fail) http.Handler {
