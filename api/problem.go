@@ -21,6 +21,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/lifecycle"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/scope"
 )
@@ -56,6 +57,7 @@ type failure struct {
 	decisionID string
 	reasons    []string
 	retryAfter time.Duration
+	problems   []v1.PolicyProblem
 }
 
 // statusClientClosed is nginx's number for a client that left; only logs see it.
@@ -94,6 +96,13 @@ var kinds = []kind{
 	{is: broker.ErrBusy, status: 503, code: v1.CodeBusy, retryAfter: retrySoon},
 	{is: target.ErrNotOffered, status: 501, code: v1.CodeNotOffered},
 	{is: target.ErrUnavailable, status: 503, code: v1.CodeClusterUnavailable, detail: "the cluster does not answer now: repeat the request", retryAfter: retryPolicy},
+	{is: broker.ErrPolicyElsewhere, status: 409, code: v1.CodePolicyElsewhere},
+	{is: lifecycle.ErrStale, status: 412, code: v1.CodePolicyChanged},
+	{is: policy.ErrBase, status: 412, code: v1.CodePolicyChanged},
+	{is: lifecycle.ErrNeedsApproval, status: 409, code: v1.CodeNeedsApproval},
+	{is: lifecycle.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: policy.ErrDelta, status: 422, code: v1.CodePolicyRefused},
+	{is: lifecycle.ErrNotFound, status: 404, code: v1.CodeNotFound},
 	{is: broker.ErrUnsupported, status: 501, code: v1.CodeNotImplemented},
 	{is: vend.ErrBusy, status: 429, code: v1.CodeCredentialsBusy, detail: "the credential provider is called often enough already; nothing was vended", retryAfter: retrySoon},
 	{is: vend.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
@@ -137,6 +146,9 @@ func failureOf(err error) failure {
 		if errors.Is(err, k.is) {
 			return k.failure(err)
 		}
+	}
+	if problems, ok := lifecycle.Refused(err); ok {
+		return failure{status: http.StatusUnprocessableEntity, code: v1.CodePolicyRefused, detail: err.Error(), problems: wireProblems(problems)}
 	}
 	// The gateway's and the store's kinds come last: an error about a session or a
 	// token may have one of theirs as its cause.
@@ -195,7 +207,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	writeBody(w, r, f.status, "application/problem+json", v1.Problem{
 		Type: v1.ProblemType(f.code), Title: http.StatusText(f.status), Status: f.status,
 		Detail: f.detail, Instance: eventOf(r.Context()).requestID, Code: f.code,
-		DecisionID: f.decisionID, Reasons: f.reasons,
+		DecisionID: f.decisionID, Reasons: f.reasons, Problems: f.problems,
 	})
 }
 

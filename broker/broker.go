@@ -17,6 +17,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/vend"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/lifecycle"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -77,6 +78,9 @@ type Config struct {
 	Limits    session.Limits   // zero value = session.DefaultLimits()
 	Now       func() time.Time // nil = time.Now
 	Logger    *slog.Logger     // nil = discard
+
+	// Lifecycle changes what Policy decides by; nil = it is changed elsewhere.
+	Lifecycle *lifecycle.Manager
 
 	// Vendor mints keys of the object store; nil = none are vended.
 	Vendor vend.Vendor

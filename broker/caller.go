@@ -114,6 +114,13 @@ func (b *Broker) decide(ctx context.Context, c Caller, a ask) (verdict, error) {
 	var err error
 	v.Decision, err = b.c.Policy.Decide(ctx, v.input)
 	v.elapsed = b.c.Now().Sub(begun)
+	if b.c.Lifecycle != nil && !a.list { // what a list leaves out is no denial of anything
+		r := policy.Record{Time: begun, Input: v.input, Decision: v.Decision, Elapsed: v.elapsed}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		b.c.Lifecycle.Observe(r)
+	}
 	switch {
 	case err != nil:
 		e := b.event(c, a, v)

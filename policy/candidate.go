@@ -40,7 +40,7 @@ type PrepareOptions struct {
 // Prepare does everything that activating a bundle does, but for activating it. A
 // policy that cannot be activated is a *LoadError.
 func Prepare(ctx context.Context, b *Bundle, o PrepareOptions) (*Candidate, error) {
-	l := limits{cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.MaxSteps, DefaultMaxSteps)}
+	l := limits{timeout: cmp.Or(o.Timeout, DefaultTimeout), steps: cmp.Or(o.MaxSteps, DefaultMaxSteps), memory: DefaultMaxMemory}
 	var known *generation
 	if o.Like != nil {
 		known = o.Like.g
@@ -134,7 +134,7 @@ func (c *Candidate) Partial(ctx context.Context, o PartialOptions) (Partial, err
 		return Partial{}, err
 	}
 	defer c.g.store.Abort(ctx, txn)
-	cancel := &budget{steps: c.limits.steps}
+	cancel := &budget{steps: c.limits.steps, memory: meter{limit: c.limits.memory}}
 	defer time.AfterFunc(c.limits.timeout, cancel.Cancel).Stop()
 	defer context.AfterFunc(ctx, cancel.Cancel)()
 	qc := c.g.rules.compiler.QueryCompiler()

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/open-policy-agent/opa/v1/ast"
@@ -56,7 +55,10 @@ var (
 // parse parses files as Rego v1 under the restricted capabilities.
 func parse(files []rawFile) (map[string]*ast.Module, []Problem) {
 	modules := make(map[string]*ast.Module, len(files))
-	var problems []Problem
+	problems := checkText(files)
+	if len(problems) > 0 {
+		return nil, problems
+	}
 	for _, f := range files {
 		// The file name must be known here: positions and coverage come from it.
 		m, err := ast.ParseModuleWithOpts(f.name, string(f.text), ast.ParserOptions{
@@ -68,7 +70,7 @@ func parse(files []rawFile) (map[string]*ast.Module, []Problem) {
 		}
 		modules[f.name] = m
 	}
-	return modules, problems
+	return modules, append(problems, checkSize(files, modules)...)
 }
 
 // newCompiler is the one way rules are compiled, for deciding as for tests.
@@ -372,7 +374,7 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 	}
 	defer store.Abort(ctx, txn)
 
-	cancel := &budget{steps: l.steps}
+	cancel := &budget{steps: l.steps, memory: meter{limit: l.memory}}
 	defer time.AfterFunc(l.timeout, cancel.Cancel).Stop()
 	defer context.AfterFunc(ctx, cancel.Cancel)()
 
@@ -393,10 +395,8 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 	switch {
 	case topdown.IsCancel(err) && ctx.Err() != nil:
 		return nil, ctx.Err()
-	case topdown.IsCancel(err) && cancel.steps < 0:
-		return nil, fmt.Errorf("no decision within %d steps", l.steps)
 	case topdown.IsCancel(err):
-		return nil, fmt.Errorf("no decision within %v", l.timeout)
+		return nil, cancel.why(l)
 	case err != nil:
 		return nil, err
 	case len(rows) == 0:
@@ -411,24 +411,8 @@ func (rs *ruleset) run(ctx context.Context, store storage.Store, in *Input, l li
 type limits struct {
 	timeout time.Duration
 	steps   int
+	memory  uint64 // bytes by which the heap may grow
 }
 
 // defaultLimits are what Eval and Check use.
-var defaultLimits = limits{DefaultTimeout, DefaultMaxSteps}
-
-// budget ends an evaluation after a number of steps, or when it is cancelled. OPA
-// asks Cancelled at every step, which makes the first bound independent of how busy
-// the machine is: runaway rules end, and end when replayed, at the same place.
-type budget struct {
-	steps     int // left; used by the evaluating goroutine only
-	cancelled atomic.Bool
-}
-
-// Cancel implements topdown.Cancel.
-func (b *budget) Cancel() { b.cancelled.Store(true) }
-
-// Cancelled implements topdown.Cancel.
-func (b *budget) Cancelled() bool {
-	b.steps--
-	return b.steps < 0 || b.cancelled.Load()
-}
+var defaultLimits = limits{DefaultTimeout, DefaultMaxSteps, DefaultMaxMemory}

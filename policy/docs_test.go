@@ -54,7 +54,7 @@ func TestManual(t *testing.T) {
 		}
 	}
 
-	for _, code := range []string{ReasonUnknownAction, ReasonNoPrincipal, ReasonMalformed, ReasonNoSession, ReasonBucketRange, ReasonTokenCannot, ReasonNothingGranted} {
+	for _, code := range []string{ReasonUnknownAction, ReasonNoPrincipal, ReasonMalformed, ReasonNoSession, ReasonBucketRange, ReasonTokenCannot, ReasonNoTarget, ReasonNothingAsked, ReasonUnknownOp, ReasonNothingGranted} {
 		if !strings.Contains(manual, "`"+code+"`") {
 			t.Errorf("the manual does not know %s", code)
 		}

@@ -39,6 +39,9 @@ type Config struct {
 	Timeout time.Duration
 	// MaxSteps bounds the steps of one evaluation; 0 = DefaultMaxSteps.
 	MaxSteps int
+	// MaxMemory bounds by how many bytes the heap may grow during one evaluation;
+	// 0 = DefaultMaxMemory.
+	MaxMemory int64
 	// Memory is how many decisions of the active revision are remembered (see
 	// memory); 0 = DefaultMemory, negative = none.
 	Memory int
@@ -64,7 +67,7 @@ type Config struct {
 	OnReload func(Status)
 }
 
-func (c *Config) limits() limits { return limits{c.Timeout, c.MaxSteps} }
+func (c *Config) limits() limits { return limits{c.Timeout, c.MaxSteps, uint64(c.MaxMemory)} }
 
 // Record is one evaluation as it can be stored and replayed: evaluating Input by
 // the same revision gives the same decision, but for its ID.
@@ -139,6 +142,9 @@ func Open(ctx context.Context, c Config) (*Engine, error) {
 	}
 	if c.MaxSteps == 0 {
 		c.MaxSteps = DefaultMaxSteps
+	}
+	if c.MaxMemory <= 0 {
+		c.MaxMemory = DefaultMaxMemory
 	}
 	if c.Now == nil {
 		c.Now = time.Now

@@ -254,7 +254,13 @@ decision := {"allow": input.action != "x-unknown", "rule": "wide open", "reasons
 		{"a commit scope without a session", func(in *Input) { in.Action, in.Request.Ops = ActionToken, []string{"session:commit"} }, ReasonNoSession},
 		{"a PUT without a session", func(in *Input) { in.Action, in.Request.Method = ActionObject, "PUT" }, ReasonNoSession},
 		{"a DELETE to sign without a session", func(in *Input) { in.Action, in.Request.Method = ActionSign, "DELETE" }, ReasonNoSession},
-		{"a GET without a session", func(in *Input) { in.Action, in.Request.Method = ActionObject, "GET" }, ""},
+		{"a GET without a session", func(in *Input) {
+			in.Action, in.Request.Method, in.Request.Ops = ActionObject, "GET", []string{"snapshot:read"}
+		}, ""},
+		{"no target", func(in *Input) { in.Target = nil }, ReasonNoTarget},
+		{"policy.write without a target", func(in *Input) { in.Action, in.Target = ActionPolicyWrite, nil }, ""},
+		{"a token for nothing", func(in *Input) { in.Action, in.Session = ActionToken, s }, ReasonNothingAsked},
+		{"a table change that is none", func(in *Input) { in.Action = ActionTableWrite }, ReasonNothingAsked},
 		{"commit without a session", func(in *Input) { in.Action = ActionCommit }, ReasonNoSession},
 		{"abort without a session", func(in *Input) { in.Action = ActionAbort }, ReasonNoSession},
 		{"a bucket that the session does not have", func(in *Input) {
@@ -287,7 +293,7 @@ decision := {"allow": input.action != "x-unknown", "rule": "wide open", "reasons
 func TestConstraintsNarrowOnly(t *testing.T) {
 	e := mustRules(t, `package sluice.authz
 default decision := {"allow": false}
-decision := {"allow": true, "constraints": data.constraints[input.principal.subject]} if input.action == "token"`,
+decision := {"allow": true, "constraints": data.constraints[input.principal.subject]} if input.action in {"begin", "token"}`,
 		`{"constraints": {
 			"wide": {"ops": ["write", "manifest:write", "read"], "buckets": [0, 1, 2, 3, 99], "max_ttl": 31536000},
 			"narrow": {"ops": ["read"], "buckets": [1]},
@@ -319,7 +325,7 @@ decision := {"allow": true, "constraints": data.constraints[input.principal.subj
 		}
 	}
 	// A request without scope, say begin, has nothing that could be taken away.
-	in.Request, in.Principal.Subject = Request{}, "narrow"
+	in.Action, in.Session, in.Request, in.Principal.Subject = ActionBegin, nil, Request{}, "narrow"
 	if d, err := e.Decide(t.Context(), in); err != nil || !d.Allow {
 		t.Errorf("%+v, %v", d, err)
 	}

@@ -10,6 +10,9 @@ const (
 	ReasonNoSession      = "floor_no_session"
 	ReasonBucketRange    = "floor_bucket_range"
 	ReasonTokenCannot    = "floor_token_cannot"
+	ReasonNoTarget       = "floor_no_target"
+	ReasonNothingAsked   = "floor_nothing_asked"
+	ReasonUnknownOp      = "floor_unknown_operation"
 	ReasonNothingGranted = "floor_nothing_granted"
 )
 
@@ -24,6 +27,8 @@ const floorRule = "floor"
 //     stand for others in a key that rules build of names.
 //   - Whatever writes (write, manifest:write, session:commit, commit, abort, PUT)
 //     names a session; buckets lie within it.
+//   - Every action but reading and policy.write names a target, and what works by
+//     operations names known ones, so that rules never allow because a field was missing.
 //   - A Sluice token begins nothing, begets no token and edits nothing.
 func floor(in *Input) string {
 	switch {
@@ -33,12 +38,18 @@ func floor(in *Input) string {
 		return ReasonNoPrincipal
 	case in.Target != nil && !in.Target.wellFormed():
 		return ReasonMalformed
+	case in.Target == nil && !slices.Contains(targetless, in.Action):
+		return ReasonNoTarget
 	case in.Session == nil && in.writes():
 		return ReasonNoSession
 	case !in.bucketsInRange():
 		return ReasonBucketRange
 	case in.Principal.Via == ViaToken && slices.Contains(identityOnly, in.Action):
 		return ReasonTokenCannot
+	case len(in.Request.Ops) == 0 && slices.Contains(byOperation, in.Action):
+		return ReasonNothingAsked
+	case !in.opsKnown():
+		return ReasonUnknownOp
 	}
 	return ""
 }
@@ -52,9 +63,33 @@ const (
 var actions = []Action{ActionBegin, ActionToken, ActionCredential, ActionSign, ActionObject,
 	ActionCommit, ActionAbort, ActionRead, ActionTableWrite, ActionPolicyWrite}
 
+// targetless are the actions that may be about no table.
+var targetless = []Action{ActionRead, ActionPolicyWrite}
+
+// byOperation are the actions whose request says in Ops what is to be done.
+var byOperation = []Action{ActionToken, ActionCredential, ActionSign, ActionObject, ActionTableWrite}
+
 // identityOnly are the actions that a Sluice token never carries out: whoever holds
 // one would else hold it for ever, or outside its session.
 var identityOnly = []Action{ActionBegin, ActionToken, ActionTableWrite, ActionPolicyWrite}
+
+// opsKnown accepts the operations of scopes and of table changes. Reading is left to
+// the rules: what is read there grows, and changes nothing.
+func (in *Input) opsKnown() bool {
+	known := scopeOps
+	switch {
+	case !slices.Contains(byOperation, in.Action):
+		return true
+	case in.Action == ActionTableWrite:
+		known = tableOps
+	}
+	return !slices.ContainsFunc(in.Request.Ops, func(op string) bool { return !slices.Contains(known, op) })
+}
+
+var (
+	scopeOps = []string{"write", "read", "manifest:write", "snapshot:read", "lake:read", "session:commit"}
+	tableOps = []string{"create", "drop"}
+)
 
 // sessionOps are the operations that exist only within a session.
 var sessionOps = []string{"write", "manifest:write", "session:commit"}

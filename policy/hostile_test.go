@@ -78,7 +78,7 @@ func TestRunawayRulesAreStopped(t *testing.T) {
 				t.Fatalf("%+v, %v", d, err)
 			}
 			in := begin("mallory")
-			v, err := e.cur.Load().decide(t.Context(), &in, limits{time.Millisecond, 1 << 60})
+			v, err := e.cur.Load().decide(t.Context(), &in, limits{time.Millisecond, 1 << 60, DefaultMaxMemory})
 			if !errors.Is(err, ErrEvaluation) || v.Allow || !strings.Contains(err.Error(), "no decision within 1ms") {
 				t.Fatalf("%+v, %v", v, err)
 			}

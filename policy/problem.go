@@ -27,6 +27,7 @@ const (
 	CodeProbe       = "probe"        // a sample request ended in an error, or an unknown action was allowed
 	CodeUnread      = "unread"       // a file looks like data but is not read
 	CodeUnformatted = "unformatted"  // not in canonical form
+	CodeTooLarge    = "too_large"    // a rule, a number or the rules together
 	CodeDangling    = "unknown_role" // data name a role that does not exist
 )
 

@@ -112,10 +112,14 @@ func runTests(ctx context.Context, document *object, modules map[string]*ast.Mod
 		CapturePrintOutput(true).
 		Filter(o.Run)
 	tracer := cover.New()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	watch := &testMeter{cancel: cancel, memory: meter{limit: DefaultMaxMemory}}
 	if o.Coverage {
-		// Only what really ran: no second passes without index or early exit.
-		runner.SetCoverageRuns(nil).SetCoverageQueryTracer(tracer)
+		watch.next = tracer
 	}
+	// Only what really ran: no second passes without index or early exit.
+	runner.SetCoverageRuns(nil).SetCoverageQueryTracer(watch)
 	ch, err := runner.RunTests(ctx, txn)
 	if err != nil {
 		return nil, nil, err
@@ -124,7 +128,7 @@ func runTests(ctx context.Context, document *object, modules map[string]*ast.Mod
 	for r := range ch {
 		results = append(results, r)
 	}
-	return results, tracer, ctx.Err()
+	return results, tracer, context.Cause(ctx)
 }
 
 func report(results []*tester.Result) TestReport {

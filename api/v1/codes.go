@@ -49,6 +49,11 @@ const (
 	CodeBusy                  = "busy"                    // 503
 	CodeStoreKey              = "store_key_unavailable"   // 503, the server has no valid key for the store
 	CodePolicyNotReady        = "policy_not_ready"        // 503
+	CodePolicyElsewhere       = "policy_elsewhere"        // 409, the policy is a directory's
+	CodePolicyChanged         = "policy_changed"          // 412, another revision is in force
+	CodePolicyRefused         = "policy_refused"          // 422, problems say why
+	CodeNeedsApproval         = "needs_approval"          // 409
+	CodePreconditionRequired  = "precondition_required"   // 428, If-Match is missing
 	CodePolicyFailed          = "policy_failed"           // 503
 	CodeNotRecorded           = "not_recorded"            // 503, the decision log cannot be written, so nothing was done
 	CodeShuttingDown          = "shutting_down"           // 503

@@ -492,6 +492,8 @@ type Problem struct {
 	DecisionID string `json:"decision_id,omitempty"`
 	// Reasons are policy reason codes.
 	Reasons []string `json:"reasons,omitempty"`
+	// Problems are what is wrong with a refused policy, with positions.
+	Problems []PolicyProblem `json:"problems,omitempty"`
 }
 
 // Media types and fixed strings of the token endpoint (RFC 8693).

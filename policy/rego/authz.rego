@@ -11,6 +11,7 @@ decision := {
 	"constraints": {"max_ttl": best[0]},
 } if {
 	callable
+	sound
 	best := max(covering)
 } else := {"allow": true, "rule": "(creator)"} if {
 	# Whoever began a session may see it and give it up while it holds any grant on
@@ -41,6 +42,29 @@ callable if input.principal.via == "identity"
 callable if {
 	input.principal.via == "token"
 	input.action in {"object", "sign", "credential", "commit", "read"}
+}
+
+# sound is what a request must be before a grant counts. Sluice checks it again
+# whatever rules say; here it is said so that the log names the right reason.
+sound if {
+	not lacks_session
+	not malformed
+}
+
+lacks_session if {
+	not input.session
+	input.action in {"commit", "abort"}
+}
+
+lacks_session if {
+	not input.session
+	some op in input.request.ops
+	op in {"write", "manifest:write", "session:commit"}
+}
+
+malformed if {
+	some name in [input.target.database, input.target.table]
+	not regex.match(`^[A-Za-z0-9_-]*$`, name)
 }
 
 # about_session: asked for is the session itself and not rows of its target.
@@ -182,6 +206,10 @@ reasons contains "unknown_action" if not needs
 reasons contains "nothing_asked" if count(needs) == 0
 
 reasons contains "token_cannot" if not callable
+
+reasons contains "no_session" if lacks_session
+
+reasons contains "malformed_name" if malformed
 
 reasons contains "no_grant" if count(grants) == 0
 

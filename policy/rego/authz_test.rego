@@ -223,6 +223,11 @@ test_creator_may_abort_and_see_its_session if {
 	decide(within("loader", "read", {})).rule == "(creator)"
 }
 
+test_giving_a_decided_load_up_is_for_operators if {
+	denied(within("loader", "abort", {"ops": ["give-up"]}), "needs_alter")
+	allowed(within("owner", "abort", {"ops": ["give-up"]}))
+}
+
 test_others_may_not if {
 	denied(within("worker-a", "abort", {}), "needs_alter")
 	denied(within("reader", "abort", {}), "needs_alter")
@@ -357,4 +362,56 @@ test_unknown_action_is_denied if denied(ask("admin", "x-new", {"ops": ["write"]}
 test_data_that_grant_nothing_allow_nothing if {
 	d := authz.decision with input as ask("admin", "begin", {})
 	d.allow == false
+}
+
+# invariants, as Sluice's own floor has them
+
+test_no_write_without_a_session if {
+	every ops in [["write"], ["read", "write"], ["manifest:write"], ["session:commit"]] {
+		denied(ask("admin", "token", {"ops": ops}), "no_session")
+		denied(ask("admin", "credential", {"ops": ops}), "no_session")
+		allowed(within("admin", "token", {"ops": ops}))
+	}
+	every action in ["commit", "abort"] {
+		denied(ask("admin", action, {}), "no_session")
+		allowed(within("admin", action, {}))
+	}
+}
+
+test_no_table_stands_for_others if {
+	allowed(within("admin", "token", write(0, 1)))
+	every name in ["*", "a.b", "../t", "t/1", "t 1", "t\u0000"] {
+		denied(on(within("admin", "token", write(0, 1)), name), "malformed_name")
+		denied(object.union(ask("admin", "begin", {}), {"target": {"database": name}}), "malformed_name")
+	}
+}
+
+test_never_longer_than_the_grant if {
+	every ttl in [0, 1, 600, 601, 86400, 999999999] {
+		d := decide(within("worker-a", "token", object.union(write(0, 1), {"ttl": ttl})))
+		d.constraints.max_ttl == 600
+	}
+}
+
+test_no_allow_by_a_missing_field if {
+	every field in ["action", "principal", "request"] {
+		denied_without(within("loader", "token", write(0, 1)), field)
+	}
+	every field in ["principal/issuer", "principal/subject", "principal/via", "request/ops"] {
+		denied_without(within("loader", "token", write(0, 1)), field)
+	}
+	denied_without(within("loader", "token", write(0, 1)), "target")
+	denied_without(within("loader", "token", write(0, 1)), "session")
+}
+
+denied_without(req, field) if {
+	allowed(req)
+	not allowed(json.remove(req, [field]))
+}
+
+test_no_allow_for_an_unknown_action if {
+	every action in ["x-unknown", "", "BEGIN", "begin "] {
+		denied(within("admin", action, write(0, 1)), "unknown_action")
+		denied(ask("admin", action, {}), "unknown_action")
+	}
 }

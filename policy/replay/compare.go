@@ -164,3 +164,13 @@ func containsAll[T comparable](all, some []T) bool {
 }
 
 func sameSet[T comparable](a, b []T) bool { return containsAll(a, b) && containsAll(b, a) }
+
+// Compare lists how the outcome of a recorded decision differs from what somebody else
+// answers to the same input, nothing if it is the same for whoever asked.
+func Compare(before *policy.Record, after policy.Decision, err error) []Kind {
+	a, b := recorded(before), outcome{d: after}
+	if err != nil {
+		b.err = err.Error()
+	}
+	return compare(&before.Input, &a, &b)
+}

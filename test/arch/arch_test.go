@@ -41,7 +41,7 @@ var layers = []layer{
 	{"internal", []string{"internal", "fluss"}},
 	{"cmd/internal/serve", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
 	{"cmd/sluiced", []string{"cmd/internal/serve"}},
-	{"cmd/sluice", []string{"cmd/sluice", "cmd/internal/serve", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend", "broker/audit"}},
+	{"cmd/sluice", []string{"cmd/sluice", "cmd/internal/serve", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend", "broker/audit", "broker/target/fluss"}},
 }
 
 // within reports whether path is prefix or lies below it, by segments.

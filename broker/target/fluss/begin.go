@@ -12,6 +12,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
@@ -57,7 +58,7 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 		}
 	}
 	if !p.missing {
-		if err := d.led(ctx, p); err != nil {
+		if err := d.led(ctx, p, d.c.LeaderTimeout); err != nil {
 			return target.Frozen{}, err
 		}
 	}
@@ -88,20 +89,19 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 // the cluster has it.
 func (d *Driver) bring(ctx context.Context, s session.Session, p *place, f *fence) (*place, error) {
 	if p.noTable && f.CreatedTable {
-		if err := d.c.Client.CreateTable(ctx, p.info.Path, p.info.Table, client.Ignore); err != nil {
-			return nil, known(s.Target, err)
-		}
-		made, err := d.find(ctx, s.Target)
+		made, err := d.createTable(ctx, s, p.info.Path, p.info.Table)
 		if err != nil {
 			return nil, err
 		}
 		if _, err := d.ownFence(ctx, fenceKey(s.Target), s, func(next *fence) error {
-			next.TableID = &made.info.ID
+			next.TableID = &made.ID
 			return nil
 		}); err != nil {
 			return nil, err
 		}
-		p = made
+		if p, err = d.find(ctx, s.Target); err != nil {
+			return nil, err
+		}
 	}
 	if p.missing && f.Created {
 		if err := d.c.Client.CreatePartition(ctx, p.info, s.Target.Partition, client.Ignore); err != nil {
@@ -128,9 +128,43 @@ func (d *Driver) bring(ctx context.Context, s session.Session, p *place, f *fenc
 	}
 }
 
+// takeUp is how long a coordinator may take to lead a new table, the first time.
+const takeUp = 5 * time.Second
+
+// maxMissed bounds how often a table is made anew that the coordinator has missed.
+const maxMissed = 4
+
+// createTable creates a table that is not there, and waits until it is led. The
+// coordinator sees a new table only if it has seen its node before its own next step
+// filled it; on a busy machine it may look too late (seen), and then never hears
+// of the table. Such a table is made anew: it was never led, so nobody has written to it.
+func (d *Driver) createTable(ctx context.Context, s session.Session, path client.TablePath, table *schema.Table) (*client.TableInfo, error) {
+	for try := 1; ; try++ {
+		if err := d.c.Client.CreateTable(ctx, path, table, client.Ignore); err != nil {
+			return nil, known(s.Target, err)
+		}
+		info, err := d.c.Client.TableInfo(ctx, path)
+		if err != nil {
+			return nil, known(s.Target, err)
+		}
+		if len(info.Table.PartitionKey) > 0 {
+			return info, nil // it has no buckets of its own
+		}
+		p := &place{info: info, physical: client.Physical{Path: path, TableID: info.ID}}
+		err = d.led(ctx, p, min(d.c.LeaderTimeout, time.Duration(try)*takeUp))
+		if err == nil || !errors.Is(err, session.ErrTargetRefused) || try == maxMissed {
+			return info, err
+		}
+		d.c.Logger.Warn("a new table gets no leader and is made anew", "session", s.ID, "table", path.String(), "seen", err)
+		if err := d.c.Client.DropTable(ctx, path, client.Ignore); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // led waits until every bucket has a leader.
-func (d *Driver) led(ctx context.Context, p *place) error {
-	for deadline := time.Now().Add(d.c.LeaderTimeout); ; {
+func (d *Driver) led(ctx context.Context, p *place, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; {
 		_, buckets, err := d.c.Client.Buckets(ctx, p.info.Path, p.physical.Partition)
 		if err != nil {
 			return known(p.target(), err)

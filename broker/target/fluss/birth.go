@@ -231,6 +231,22 @@ func (d *Driver) deliver(ctx context.Context, s session.Session, all []*adoption
 	}
 }
 
+// refill goes on with a half-born table before the cluster is asked for anything: as long
+// as the node is empty no coordinator can start, and without one nothing is answered.
+func (d *Driver) refill(ctx context.Context, s session.Session, f *fence) error {
+	if s.Plan.Publication != string(Birth) || s.Target.Partition != "" {
+		return nil
+	}
+	if there, err := d.born(ctx, s, f); err != nil || there != half {
+		return err
+	}
+	t, err := d.template(ctx, s)
+	if err != nil || t == nil {
+		return err
+	}
+	return d.write(ctx, s, t, pause)
+}
+
 const (
 	firstLook = 2 * time.Second // an election takes 100 ms
 	maxShown  = 8 * pause       // an empty node is shown no longer than this

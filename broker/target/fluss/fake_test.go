@@ -62,7 +62,7 @@ func newWorld(t *testing.T, o flusstest.Options, change func(*Config)) *world {
 	}
 	t.Cleanup(func() { w.client.Close() })
 	w.nodes = &fakeNodes{w: w, data: map[string]node{
-		partitionsNode: {}, "/tabletservers/tables": {}, "/metadata/databases/fluss": {},
+		partitionsNode: {}, "/tabletservers/tables": {}, "/metadata/databases": {}, "/metadata/databases/fluss": {}, "/metadata": {}, "/tabletservers": {},
 		// Ids that the fake cluster does not give out by itself.
 		tableCounter: {data: binary.BigEndian.AppendUint64(nil, 12)}, partitionCounter: {data: binary.BigEndian.AppendUint64(nil, 4)},
 	}}

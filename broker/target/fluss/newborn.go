@@ -150,17 +150,11 @@ func (d *Driver) conceive(ctx context.Context, k string, s session.Session, p *p
 // tryOut lets the coordinator make a table of the load's descriptor under another name.
 func (d *Driver) tryOut(ctx context.Context, s session.Session, p *place) (*template, error) {
 	path := scratchPath(s)
-	if err := d.c.Client.CreateTable(ctx, path, p.info.Table, client.Ignore); err != nil {
-		return nil, known(s.Target, err)
-	}
-	info, err := d.c.Client.TableInfo(ctx, path)
+	info, err := d.createTable(ctx, s, path, p.info.Table)
 	if err != nil {
-		return nil, known(s.Target, err)
-	}
-	made := &place{info: info, physical: client.Physical{Path: path, TableID: info.ID}}
-	if err := d.led(ctx, made); err != nil {
 		return nil, err
 	}
+	made := &place{info: info, physical: client.Physical{Path: path, TableID: info.ID}}
 	if err := d.probeRoot(ctx, s, made); err != nil {
 		return nil, err
 	}

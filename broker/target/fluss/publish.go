@@ -70,6 +70,9 @@ func (d *Driver) forget(ctx context.Context, s session.Session) {
 }
 
 func (d *Driver) publish(ctx context.Context, s session.Session, fence *fence) error {
+	if err := d.refill(ctx, s, fence); err != nil {
+		return err
+	}
 	release, err := d.c.Client.Release(ctx)
 	if err != nil {
 		return err

@@ -5,14 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/fluss/client"
+	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
+	"github.com/fluss-sluice/sluice/test/env"
 )
 
 // describedSession is one of a table that does not exist and that the load describes.
@@ -184,7 +187,7 @@ func TestWhatIsBornSurvivesItsBroker(t *testing.T) {
 		for _, behind := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, behind %v", mode, behind), func(t *testing.T) {
 				t.Parallel()
-				for n := 1; ; n++ {
+				for n := 1; ; n += stride(mode) {
 					w := newWorld(t, flusstest.Options{}, nil)
 					s := w.sessionFor(mode)
 					s, died := dieIn(t, w.config, s, n, behind)
@@ -203,6 +206,15 @@ func TestWhatIsBornSurvivesItsBroker(t *testing.T) {
 			})
 		}
 	}
+}
+
+// stride is how many touches lie between two deaths: what is common to all modes is
+// tried at each place in one of them.
+func stride(mode string) int {
+	if mode == "table" {
+		return 1
+	}
+	return 4
 }
 
 func (w *world) sessionFor(mode string) session.Session {
@@ -441,7 +453,7 @@ func TestAStuckPublicationIsGivenUp(t *testing.T) {
 
 // TestABucketThatIsAwayComesBackWhenTheLoadIsGivenUp, and other brokers stop.
 func TestABucketThatIsAwayComesBackWhenTheLoadIsGivenUp(t *testing.T) {
-	for n := 1; ; n++ {
+	for n := 1; ; n += 3 {
 		w := newWorld(t, flusstest.Options{}, nil)
 		s := w.decided(nil)
 		dead := dying(t, w.config, n, n%2 == 0)
@@ -463,6 +475,148 @@ func TestABucketThatIsAwayComesBackWhenTheLoadIsGivenUp(t *testing.T) {
 			if k := w.bucket(s, b); !k.Running {
 				t.Errorf("place %d: bucket %d is away; %s", n, b, message)
 			}
+		}
+	}
+}
+
+// TestLiveARestartMakesALoadVisible: registered snapshots are restored when the tablet
+// server comes up again.
+func TestLiveARestartMakesALoadVisible(t *testing.T) {
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), nil)
+	tg := l.table(t, newTable(t, 2, false, nil))
+	s := newSession(tg, 1)
+	s.Options.Publication = string(Restart)
+	s, err := begin(t.Context(), l.driver, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, l.config.Objects, l.driver, s, 500)
+	if err := l.driver.Decide(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.driver.Publish(t.Context(), s); !errors.Is(err, ErrWaiting) {
+		t.Fatalf("before the restart: %v", err)
+	}
+	l.kill(t, 0)
+	l.restart(t, 0)
+	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(time.Second) {
+		err := l.driver.Publish(t.Context(), s)
+		if err == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		t.Log(err)
+	}
+	sameRows(t, l.client, pathOf(tg), "", 500)
+}
+
+// betweenNodes does something once, right before a table's registration is written.
+type betweenNodes struct {
+	Nodes
+	path string
+	do   func() error
+	once sync.Once
+}
+
+func (n *betweenNodes) Set(ctx context.Context, path string, data []byte, version int32) error {
+	var err error
+	if path == n.path {
+		n.once.Do(func() { err = n.do() })
+	}
+	if err != nil {
+		return err
+	}
+	return n.Nodes.Set(ctx, path, data, version)
+}
+
+// TestLiveACoordinatorDiesWhileATableIsHalfBorn: an empty node keeps it from starting
+// until somebody goes on with the birth, here another broker.
+func TestLiveACoordinatorDiesWhileATableIsHalfBorn(t *testing.T) {
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), nil)
+	s := describedSession(t, newTable(t, 2, false, map[string]string{"table.replication.factor": "1"}), 1, session.MissingBirth)
+	s, err := begin(t.Context(), l.driver, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	build(t, l.config.Objects, l.driver, s, 500)
+	if err := l.driver.Decide(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	c := l.config
+	c.ZooKeeper = &betweenNodes{Nodes: c.ZooKeeper, path: tableNode(pathOf(s.Target)), do: func() error {
+		return errors.Join(errDead, l.cluster.Kill(env.Coordinator, 0))
+	}}
+	dead, err := Open(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dead.Publish(t.Context(), s); !errors.Is(err, errDead) {
+		t.Fatal(err)
+	}
+	// The next broker fills the node, and finds no coordinator that takes it up yet.
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		for {
+			err := l.driver.Publish(ctx, s)
+			if err == nil || ctx.Err() != nil {
+				done <- err
+				return
+			}
+			t.Log(err)
+			_ = wait(ctx, time.Second)
+		}
+	}()
+	defer cancel()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		b, _, err := l.config.ZooKeeper.Get(t.Context(), tableNode(pathOf(s.Target)))
+		if err == nil && len(b) > 0 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the node is still empty: %v", err)
+		}
+	}
+	if err := l.cluster.Restart(t.Context(), env.Coordinator, 0); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(3 * time.Minute):
+		t.Fatal("no end after 3 minutes")
+	}
+	l.await(t, s.Target)
+	sameRows(t, l.client, pathOf(s.Target), "", 500)
+}
+
+// TestATableThatTheCoordinatorMissesIsMadeAnew: it gets no leader, ever.
+func TestATableThatTheCoordinatorMissesIsMadeAnew(t *testing.T) {
+	for _, missing := range []session.Missing{session.MissingCreate, session.MissingBirth} {
+		w := newWorld(t, flusstest.Options{}, func(c *Config) { c.LeaderTimeout = 500 * time.Millisecond })
+		s := describedSession(t, newTable(t, 2, false, nil), 1, missing)
+		w.cluster.Next(flusspb.APICreateTable, func(x *flusstest.Exchange) {
+			m, err := x.Handle()
+			names, listErr := w.client.Tables(t.Context(), "fluss")
+			if listErr != nil || len(names) != 1 {
+				t.Errorf("tables %v, %v", names, listErr)
+			}
+			for _, name := range names {
+				p, _ := w.client.Resolve(t.Context(), client.TablePath{Database: "fluss", Table: name}, "")
+				for b := range int32(2) {
+					w.cluster.Lead(p.Bucket(b), -1)
+				}
+			}
+			x.Answer(m, err)
+		})
+		s = loaded(t, w.config, s, 50)
+		w.sameRows(s, 50)
+		if n := len(w.cluster.Requests(flusspb.APICreateTable)); n < 2 {
+			t.Errorf("%s: created %d times", missing, n)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package serve
 import (
 	"fmt"
 	"io"
+	"os"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -53,6 +54,9 @@ func newCommand(version string, stdout, stderr io.Writer, failed *int) *cobra.Co
 				return err
 			}
 			c.version = version
+			if program, err := os.Executable(); err == nil {
+				c.gateProgram = []string{program, gateCommand}
+			}
 			*failed = exitFailed
 			return serve(c, stdout, stderr)
 		},
@@ -71,7 +75,7 @@ func newCommand(version string, stdout, stderr io.Writer, failed *int) *cobra.Co
 	p.StringVar(&f.tlsKey, "tls-key", "", "private key, PEM (tls.key_file)")
 	p.StringVar(&f.logLevel, "log-level", "", "debug, info, warn or error (log.level)")
 	p.StringVar(&f.logFormat, "log-format", "", "json or text (log.format)")
-	root.AddCommand(newConfigCommand(&f, stdout))
+	root.AddCommand(newConfigCommand(&f, stdout), newGateCommand(stdout))
 	root.CompletionOptions.HiddenDefaultCmd = true
 	return root
 }

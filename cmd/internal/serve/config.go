@@ -46,6 +46,9 @@ type config struct {
 	temporary bool // the data directory is made at start and removed at the end
 	readyFile string
 	version   string
+	// gateProgram is the program that tries candidate policies in a process of its own;
+	// empty: they are tried in this one.
+	gateProgram []string
 	// policyData decides without a policy directory; identities issues tokens to
 	// whoever may ask. Both are nil unless dev, or Start made them.
 	policyData []byte
@@ -83,13 +86,6 @@ type identityIssuer struct {
 	GroupsClaim     string            `yaml:"groups_claim,omitempty"`
 	Claims          map[string]string `yaml:"claims,omitempty"`
 	RefreshInterval time.Duration     `yaml:"refresh_interval,omitempty"`
-}
-
-type policyConfig struct {
-	Dir      string        `yaml:"dir"`
-	Timeout  time.Duration `yaml:"timeout"`
-	MaxStale time.Duration `yaml:"max_stale"`
-	Watch    bool          `yaml:"watch"`
 }
 
 type limitsConfig struct {
@@ -266,9 +262,7 @@ func (c *config) check() error {
 		bad("identity.issuers", "is required: without an identity issuer nobody can authenticate")
 	}
 	errs = append(errs, c.checkIssuers()...)
-	if c.Policy.Timeout <= 0 || c.Policy.MaxStale < 0 {
-		bad("policy", "timeout must be positive and max_stale not negative")
-	}
+	c.Policy.check(bad)
 	if err := c.sessionLimits().Check(); err != nil {
 		bad("limits", "%v", err)
 	}

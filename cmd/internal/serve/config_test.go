@@ -222,7 +222,7 @@ func TestConfigPrintCanBeReadBack(t *testing.T) {
 	}
 	want, _ := loadConfig(writeFile(t, minimal))
 	want.complete()
-	if !reflect.DeepEqual(c.Target, want.Target) || c.Limits != want.Limits || c.Policy != want.Policy || c.Issuer != want.Issuer {
+	if !reflect.DeepEqual(c.Target, want.Target) || c.Limits != want.Limits || !reflect.DeepEqual(c.Policy, want.Policy) || c.Issuer != want.Issuer {
 		t.Errorf("printed %+v, want %+v", c, want)
 	}
 }

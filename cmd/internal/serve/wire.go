@@ -119,6 +119,10 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 		return nil, err
 	}
 	s.trail = trail
+	manager, err := s.openLifecycle(ctx, c, store, trail, log)
+	if err != nil {
+		return nil, err
+	}
 	objects, err := openWarehouse(ctx, c.Target.Directory)
 	if err != nil {
 		return nil, err
@@ -129,7 +133,7 @@ func (s *service) openBroker(ctx context.Context, c config, log *slog.Logger) (o
 		return nil, err
 	}
 	bc := broker.Config{
-		Store: store, Driver: driver, Policy: s.policy, Tokens: issuer, Audit: trail, Decisions: trail, Limits: c.sessionLimits(),
+		Store: store, Driver: driver, Policy: s.policy, Lifecycle: manager, Tokens: issuer, Audit: trail, Decisions: trail, Limits: c.sessionLimits(),
 		Logger: log.With("part", "broker"), MaxConcurrentCommits: c.Limits.ConcurrentCommits,
 		SampleKeys: c.Limits.ValidationSampleKeys, SweepInterval: c.Limits.SweepInterval, Observer: brokerMetrics(s.reg),
 	}
