@@ -250,7 +250,7 @@ func compare(t *testing.T, c *policy.Candidate, w world) (allowed int) {
 }
 
 func TestAnswersAreWhatThePolicyDecidesForEverybody(t *testing.T) {
-	for seed := range uint64(4) {
+	for seed := range uint64(3) {
 		t.Run(fmt.Sprint("document ", seed), func(t *testing.T) {
 			c := shippedWith(t, generated(rand.New(rand.NewPCG(seed, 7))))
 			if n := compare(t, c, generatedWorld()); n == 0 {
