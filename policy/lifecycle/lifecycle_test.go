@@ -186,7 +186,7 @@ func TestARevisionIsProposedActivatedAndRolledBack(t *testing.T) {
 	if !b.may("bob") || s.Active != id || s.Previous != first {
 		t.Fatalf("bob is let in: %v, state %+v", b.may("bob"), s)
 	}
-	if s, err := b.Rollback(t.Context(), "", "ann", "bob should not"); err != nil || s.Active != first || s.Previous != id {
+	if s, err := b.Rollback(t.Context(), lifecycle.Return{By: "ann", Reason: "bob should not"}); err != nil || s.Active != first || s.Previous != id {
 		t.Fatalf("roll back: %+v, %v", s, err)
 	}
 	if b.may("bob") {
@@ -355,7 +355,7 @@ func TestBrokersFollowOneState(t *testing.T) {
 	if activations < 1 {
 		t.Error("nobody recorded the activation")
 	}
-	if _, err := b.Rollback(t.Context(), "", "bea", ""); err != nil {
+	if _, err := b.Rollback(t.Context(), lifecycle.Return{By: "bea"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "both are back", func() bool { return a.engine.Revision() == first && b.engine.Revision() == first })
@@ -472,6 +472,14 @@ func TestEveryFailedWriteMayBeRepeated(t *testing.T) {
 				t.Fatal("the data edit does not decide")
 			}
 			s, _ := b.State()
+			left, back := s.Active, s.Previous
+			repeat("roll back", func() error {
+				_, err := b.Rollback(t.Context(), lifecycle.Return{Active: left, By: "ann"})
+				return err
+			})
+			if s, _ = b.State(); s.Active != back || !b.may("alice") {
+				t.Errorf("rolled back to %s, want %s", s.Active, back)
+			}
 			seen := map[string]int{}
 			for _, c := range s.History {
 				seen[c.Action+" "+c.Revision]++
