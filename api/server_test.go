@@ -31,6 +31,7 @@ import (
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/lifecycle"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/credential"
 	"github.com/fluss-sluice/sluice/session/pebblestore"
@@ -112,6 +113,7 @@ type parts struct {
 	vendor    vend.Vendor
 	handOvers []session.HandOver
 	decisions broker.DecisionLog
+	lifecycle *lifecycle.Manager
 	wrap      func(*directory.Driver) target.Driver // nil leaves the warehouse as it is
 }
 
@@ -142,6 +144,7 @@ func newWorldOf(t testing.TB, p parts, change ...func(*Config)) *world {
 	}
 	w.broker, err = broker.New(broker.Config{
 		Store: store, Driver: of, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers, Decisions: p.decisions,
+		Lifecycle: p.lifecycle,
 	})
 	must(err)
 	t.Cleanup(func() { w.broker.Close() })
