@@ -65,7 +65,7 @@ func TestPolicyCommands(t *testing.T) {
 		{"fmt shows the difference", []string{"fmt", bad, "--diff"}, "", 1, []string{"-decision   := ", "+decision := "}, ""},
 		{"eval allows", []string{"eval", demoPolicy}, askBucket("1"), 0, []string{"decision  allow", "rule      (own)", "max_ttl   900 s"}, ""},
 		{"eval denies", []string{"eval", demoPolicy}, askBucket("2"), 4, []string{"decision  deny", "reasons   bucket_not_granted"}, "denied: bucket_not_granted"},
-		{"eval by the floor", []string{"eval", demoPolicy}, strings.Replace(askBucket("1"), `"places"`, `"*"`, 1), 4, []string{"rule      floor"}, "floor_malformed_name"},
+		{"eval of a name that is none", []string{"eval", demoPolicy}, strings.Replace(askBucket("1"), `"places"`, `"*"`, 1), 4, []string{"decision  deny", "malformed_name"}, "malformed_name"},
 		{"eval of a recorded decision", []string{"eval", demoPolicy, "-o", "json"}, `{"input": ` + askBucket("1") + `, "decision": {}}`, 0, []string{`"allow": true`, `"revision": "`}, ""},
 		{"eval of an input with an unknown field", []string{"eval", demoPolicy}, strings.Replace(askBucket("1"), `"target"`, `"tabel"`, 1), 1, nil, "tabel"},
 		{"show", []string{"show", demoPolicy}, "", 0, []string{"revision  ", "authz.rego (shipped)", "data.json  "}, ""},
