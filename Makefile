@@ -8,7 +8,7 @@ BIN     := bin
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 LDFLAGS := -s -w -X main.version=$(VERSION)
 
-.PHONY: all build demo demo-s3 demo-fluss test test-race test-stores-full bench lint fuzz clean help
+.PHONY: all build demo demo-s3 demo-fluss test test-race test-stores-full test-cluster-full bench lint fuzz clean help
 
 all: build
 
@@ -39,6 +39,9 @@ test-race: ## the same under the race detector (needs a C compiler)
 
 test-stores-full: ## the store tests, against a Ceph RGW as well (Debian: apt-get install radosgw ceph-mon ceph-osd ceph-mgr ceph-common)
 	SLUICE_STORES_FULL=1 SLUICE_REQUIRE_TOOLS=1 $(GO) test -count=1 ./broker/vend/... ./test/env
+
+test-cluster-full: build ## every event at every step of a load into a real Fluss cluster (an hour; needs Java and Maven)
+	SLUICE_CLUSTER_FULL=1 SLUICE_REQUIRE_TOOLS=1 SLUICE_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 3h -v ./test/cluster
 
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench

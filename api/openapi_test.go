@@ -100,7 +100,7 @@ func TestTheDocumentHasExactlyTheRoutes(t *testing.T) {
 
 // wireTypes pairs schemas with Go types.
 var wireTypes = map[string]any{
-	"Target": v1.Target{}, "ObjectRef": v1.ObjectRef{}, "BeginRequest": v1.BeginRequest{}, "BeginResponse": v1.BeginResponse{},
+	"Target": v1.Target{}, "ObjectRef": v1.ObjectRef{}, "BeginRequest": v1.BeginRequest{}, "LoadOptions": v1.LoadOptions{}, "BeginResponse": v1.BeginResponse{},
 	"Handle": v1.Handle{}, "Plan": v1.Plan{}, "BuildContext": v1.BuildContext{}, "Stats": v1.Stats{}, "Session": v1.Session{},
 	"SessionList": v1.SessionList{}, "HeartbeatRequest": v1.HeartbeatRequest{}, "CommitRequest": v1.CommitRequest{},
 	"AbortRequest": v1.AbortRequest{}, "TokenResponse": v1.TokenResponse{}, "TokenError": v1.TokenError{},
@@ -213,6 +213,12 @@ func sample(field string) string {
 		return "building"
 	case "hand_over":
 		return "copy"
+	case "visibility":
+		return v1.VisibilityAtomic
+	case "missing":
+		return v1.MissingBirth
+	case "fence":
+		return "proofs"
 	case "access":
 		return v1.AccessRead
 	case "log_offset":

@@ -19,10 +19,14 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request, c broker.Caller) 
 	if err != nil {
 		return err
 	}
+	options, err := optionsOf(req.LoadOptions)
+	if err != nil {
+		return err
+	}
 	eventOf(r.Context()).target = req.Target.String()
 	got, created, err := s.broker.Begin(r.Context(), c, broker.BeginRequest{
 		Target: targetOf(req.Target), SubmissionID: req.SubmissionID, BuildTimeout: timeout,
-		HandOver: session.HandOver(req.HandOver),
+		HandOver: session.HandOver(req.HandOver), Options: options,
 	})
 	if errors.Is(err, session.ErrExists) {
 		return &httpError{status: http.StatusConflict, code: v1.CodeForeignSubmission, cause: err,

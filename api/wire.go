@@ -43,6 +43,7 @@ func wireSession(s session.Session) v1.Session {
 		DecisionDeadline: s.DecisionDeadline, ResultExpires: s.ResultExpires, ValidationError: s.ValidationError,
 	}
 	w.HandOver, w.KeysLiveUntil = string(s.HandOver.Effective()), s.KeysAliveUntil
+	w.Options = wireOptions(s.Options)
 	if v := s.Verification; v != nil {
 		w.Verification = &v1.Verification{Due: v.Due, Done: v.Done, Error: v.Error}
 	}
@@ -56,6 +57,26 @@ func wireSession(s session.Session) v1.Session {
 		w.AbortReason, w.AbortMessage = a.Reason.String(), a.Message
 	}
 	return w
+}
+
+func optionsOf(o v1.LoadOptions) (session.Options, error) {
+	table, err := session.CompactJSON(o.TableJSON)
+	return session.Options{
+		Publication: o.Publication, Visibility: session.Visibility(o.Visibility), Missing: session.Missing(o.Missing),
+		ReplaceEmpty: o.ReplaceEmpty, RemoveCreated: o.RemoveCreated, TableJSON: table,
+	}, err
+}
+
+// wireOptions leaves the descriptor out: it is large, and once the table exists its own
+// counts.
+func wireOptions(o session.Options) *v1.LoadOptions {
+	if o == (session.Options{}) {
+		return nil
+	}
+	return &v1.LoadOptions{
+		Publication: o.Publication, Visibility: string(o.Visibility), Missing: string(o.Missing),
+		ReplaceEmpty: o.ReplaceEmpty, RemoveCreated: o.RemoveCreated,
+	}
 }
 
 // wireContext is the build context of a session, nil while it has none: before the
@@ -73,6 +94,8 @@ func (srv *Server) wireContext(s session.Session) *v1.BuildContext {
 		Plan: v1.Plan{
 			UploadRoot: s.Plan.UploadRoot, FinalRoot: s.Plan.FinalRoot, ManifestPath: s.Plan.ManifestPath,
 			Publication: s.Plan.Publication, HandOver: string(s.Plan.HandOver), LogOffset: s.Plan.LogOffset,
+			Visibility: string(s.Plan.Visibility),
+			Fence:      s.Plan.Fence,
 		},
 	}
 	if srv.signer != nil {

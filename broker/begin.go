@@ -1,6 +1,7 @@
 package broker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,9 @@ type BeginRequest struct {
 	BuildTimeout time.Duration // 0 = the default
 	// HandOver is one of those the broker offers; "" = its default.
 	HandOver session.HandOver
+	// Options are wishes; what they leave open is the target driver's default. The same
+	// submission id with other wishes is refused.
+	Options session.Options
 }
 
 // Begin starts a session, or returns the one begun under the same submission id
@@ -50,12 +54,19 @@ func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session
 	if err != nil {
 		return session.Session{}, false, err
 	}
-	d, err := b.decide(ctx, c, ask{
-		action: policy.ActionBegin, target: r.Target,
-		request: policy.Request{TTL: seconds(r.BuildTimeout)},
-	})
+	if err := r.Options.Check(); err != nil {
+		return session.Session{}, false, err
+	}
+	request := b.wishes(r)
+	request.TTL = seconds(r.BuildTimeout)
+	d, err := b.decide(ctx, c, ask{action: policy.ActionBegin, target: r.Target, request: request})
 	if err != nil {
 		return session.Session{}, false, err
+	}
+	if ops := tableOps(r.Options); len(ops) > 0 {
+		if err := b.mayChange(ctx, c, r, ops); err != nil {
+			return session.Session{}, false, err
+		}
 	}
 	if timeout = d.ClampTTL(timeout, timeout); timeout <= 0 {
 		return session.Session{}, false, &Denied{Decision: d}
@@ -65,11 +76,74 @@ func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session
 		return session.Session{}, false, fmt.Errorf("%w: session %s was begun under this submission id with hand-over %s, not %s",
 			session.ErrInvalid, s.ID, s.HandOver.Effective(), r.HandOver)
 	}
+	if err == nil && !s.Options.Fulfil(r.Options) {
+		return session.Session{}, false, fmt.Errorf("%w: session %s was begun under this submission id with other options (publication, visibility, missing, replace_empty, remove_created or table_json)", session.ErrInvalid, s.ID)
+	}
 	if err != nil || s.Phase() != session.PhaseFencing {
 		return s, created, err
 	}
 	s, err = b.fence(ctx, s.ID)
 	return s, created, err
+}
+
+// wishes are what policy sees of how a load is to be handed over and published.
+func (b *Broker) wishes(r BeginRequest) policy.Request {
+	o := b.completed(r.Options)
+	return policy.Request{
+		HandOver: string(cmp.Or(r.HandOver, b.c.HandOvers[0])), Publication: o.Publication,
+		Visibility: string(o.Visibility), Missing: string(o.Missing), ReplaceEmpty: o.ReplaceEmpty,
+	}
+}
+
+// completed fills in the driver's defaults.
+func (b *Broker) completed(o session.Options) session.Options {
+	defaults := b.c.Driver.Capabilities().Defaults
+	o.Publication = cmp.Or(o.Publication, defaults.Publication)
+	o.Missing = cmp.Or(o.Missing, defaults.Missing)
+	o.RemoveCreated = o.RemoveCreated || defaults.RemoveCreated
+	return o
+}
+
+// tableOps are the changes of tables that a load with these options may make, as
+// policy knows them.
+func tableOps(o session.Options) []string {
+	var ops []string
+	if o.Missing != session.MissingRefuse || o.ReplaceEmpty {
+		ops = append(ops, opCreate)
+	}
+	if o.ReplaceEmpty || o.RemoveCreated {
+		ops = append(ops, opDrop)
+	}
+	return ops
+}
+
+// mayChange asks for the right to create or drop the target, which comes before any
+// effect of Begin: a load that may is as good as those calls.
+func (b *Broker) mayChange(ctx context.Context, c Caller, r BeginRequest, ops []string) error {
+	request := b.wishes(r)
+	request.Ops = ops
+	_, err := b.decide(ctx, c, ask{action: policy.ActionTableWrite, target: r.Target, request: request})
+	return err
+}
+
+// plan resolves the target and the options of a new load. What the driver does about a
+// missing target by default takes the right to do it only where it is missing; where it
+// is not, the load is one that refuses missing targets.
+func (b *Broker) plan(ctx context.Context, c Caller, r BeginRequest) (target.Resolved, session.Options, error) {
+	o := b.completed(r.Options)
+	resolved, err := b.c.Driver.Resolve(ctx, r.Target, o)
+	switch {
+	case err != nil:
+		return target.Resolved{}, session.Options{}, err
+	case r.Options.Missing != session.MissingRefuse:
+	case !resolved.Missing:
+		o.Missing = session.MissingRefuse
+	default:
+		if err := b.mayChange(ctx, c, r, []string{opCreate}); err != nil {
+			return target.Resolved{}, session.Options{}, err
+		}
+	}
+	return resolved, o, nil
 }
 
 // handOver is the hand-over of a new session that wishes for one.
@@ -97,7 +171,7 @@ func (b *Broker) reserve(ctx context.Context, c Caller, r BeginRequest, timeout 
 	if err != nil {
 		return session.Session{}, false, err
 	}
-	resolved, err := b.c.Driver.Resolve(ctx, r.Target)
+	resolved, options, err := b.plan(ctx, c, r)
 	if err != nil {
 		return session.Session{}, false, err
 	}
@@ -109,7 +183,7 @@ func (b *Broker) reserve(ctx context.Context, c Caller, r BeginRequest, timeout 
 	s, err = session.New(session.Reservation{
 		ID: uuid.NewString(), SubmissionID: r.SubmissionID, Target: r.Target, Epoch: max(last, resolved.Epoch) + 1,
 		Creator: c.Principal, DecisionID: d.ID, PolicyRevision: d.Revision,
-		Created: now, BuildDeadline: now.Add(timeout), HandOver: handOver,
+		Created: now, BuildDeadline: now.Add(timeout), HandOver: handOver, Options: options,
 	})
 	if err != nil {
 		return session.Session{}, false, err

@@ -181,14 +181,12 @@ func (b *Broker) deleteStaged(ctx context.Context, s session.Session) error {
 	if err != nil {
 		return err
 	}
-	objects := b.c.Driver.Objects()
-	for info, err := range objects.List(ctx, dir+"/") {
-		if err != nil {
-			return fmt.Errorf("list staged files: %w", err)
-		}
-		if err := objects.Delete(ctx, info.Key); err != nil {
-			return fmt.Errorf("delete staged file: %w", err)
-		}
+	left, err := objstore.DeleteBelow(ctx, b.c.Driver.Objects(), dir, "")
+	if len(left) > 0 {
+		b.c.Logger.Warn("a worker gave objects names that cannot be deleted safely; they stay", "session", s.ID, "dir", dir, "names", left[:min(len(left), 10)], "count", len(left))
+	}
+	if err != nil {
+		return fmt.Errorf("staged files: %w", err)
 	}
 	return nil
 }

@@ -87,6 +87,9 @@ type BeginRequest struct {
 	// says what keeps keys of the object store (STS) that outlive the freeze away from
 	// what is published. Empty means the broker's default.
 	HandOver string
+	// Options say what the load may do to its target and how it is published; what they
+	// leave open is the broker's default.
+	Options v1.LoadOptions
 }
 
 // EndedError says that a submission's session is past building: it is committing,
@@ -119,6 +122,7 @@ func (c *Client) Begin(ctx context.Context, req BeginRequest) (*BuildContext, er
 	}
 	res, err := c.once.Begin(ctx, v1.BeginRequest{
 		Target: req.Target, SubmissionID: req.SubmissionID, BuildTimeoutMS: req.BuildTimeout.Milliseconds(), HandOver: req.HandOver,
+		LoadOptions: req.Options,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("begin %s: %w", req.Target, err)

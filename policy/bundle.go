@@ -1,29 +1,24 @@
 package policy
 
 import (
-	"archive/tar"
-	"bytes"
-	"compress/gzip"
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"path"
+	"io/fs"
 	"slices"
 	"strings"
+	"sync"
 )
 
 // Bundle is an immutable policy: rules, the schema of their data, one data document,
 // and tests. Its Revision identifies what decides; tests are carried along. Written
 // out it is an ordinary OPA bundle.
 type Bundle struct {
-	src      *source        // its data files are those the document was read from, if any
-	document map[string]any // never changed
+	src      *source // its data files are those the document was read from, if any
+	document *object
 	revision Revision
 	signer   string
+	read     digest // of the data files that the document was read from
 }
 
 // BundleFile is one file of a bundle.
@@ -59,11 +54,15 @@ func ShippedBundle(data []byte) (*Bundle, error) {
 // NewBundle makes a bundle of files as a directory would hold them.
 func NewBundle(name string, files []BundleFile) (*Bundle, error) {
 	s := &source{name: name}
-	size := 0
+	size, seen := 0, map[string]bool{}
 	for _, f := range files {
-		if size += len(f.Text); len(s.rules)+len(s.tests)+len(s.data)+len(s.extra) >= maxFiles || size > maxSize {
+		if size += len(f.Text); len(seen) >= maxFiles || size > maxSize {
 			return nil, fmt.Errorf("policy %s: more than %d files or %d MiB", name, maxFiles, maxSize>>20)
 		}
+		if !fs.ValidPath(f.Name) || seen[f.Name] {
+			return nil, fmt.Errorf("policy %s: file %q: a name occurs twice, or is no path below the top folder", name, f.Name)
+		}
+		seen[f.Name] = true
 		kind := fileKind(f.Name)
 		if kind == "" {
 			s.unread = append(s.unread, f.Name)
@@ -78,13 +77,40 @@ func NewBundle(name string, files []BundleFile) (*Bundle, error) {
 	return newBundle(s)
 }
 
-func newBundle(s *source) (*Bundle, error) {
-	document, problems := s.document()
+func newBundle(s *source) (*Bundle, error) { return newBundleLike(s, nil) }
+
+// newBundleLike decodes data files only if those of old were others.
+func newBundleLike(s *source, old *Bundle) (*Bundle, error) {
+	read := s.dataDigest()
+	if old != nil && old.read == read {
+		return ofSource(s, old.document, read), nil
+	}
+	merged, problems := s.document()
 	if err := loadError(s.name, problems); err != nil {
 		return nil, err
 	}
-	return &Bundle{src: s, document: document, revision: s.digests(document)}, nil
+	document := newDocument(merged)
+	return ofSource(s, document, read), nil
 }
+
+func ofSource(s *source, document *object, read digest) *Bundle {
+	b := &Bundle{src: s, document: document, revision: s.digests(document), read: read}
+	// Rules that came in files and are the program's own are checked like those.
+	if !s.shipped && b.revision.Rules == shippedRules() {
+		src := *s
+		src.shipped, b.src = true, &src
+	}
+	return b
+}
+
+// shippedRules is the digest of the shipped rules.
+var shippedRules = sync.OnceValue(func() string {
+	s, err := readShipped()
+	if err != nil {
+		panic(err) // embedded, and tested
+	}
+	return s.rulesDigest()
+})
 
 // Name says where the bundle came from.
 func (b *Bundle) Name() string { return b.src.name }
@@ -99,7 +125,62 @@ func (b *Bundle) Shipped() bool { return b.src.shipped }
 func (b *Bundle) Signer() string { return b.signer }
 
 // Document is the data document. It must not be changed.
-func (b *Bundle) Document() map[string]any { return b.document }
+func (b *Bundle) Document() map[string]any { return b.document.decoded() }
+
+// canonicalData is the document as the one data file of a bundle.
+func (b *Bundle) canonicalData() rawFile {
+	return rawFile{"data.json", KindData, appendCanonical(nil, b.document.decoded())}
+}
+
+// dataFiles are the files that the document was read from, or one in their place.
+func (b *Bundle) dataFiles() []rawFile {
+	if b.src.textless {
+		return []rawFile{b.canonicalData()}
+	}
+	return b.src.data
+}
+
+// slim is the bundle without the text of its data files, which the document holds.
+func (b *Bundle) slim() *Bundle {
+	if b.src.textless {
+		return b
+	}
+	src := *b.src
+	src.textless, src.data = true, make([]rawFile, len(b.src.data))
+	for i, f := range b.src.data {
+		src.data[i] = rawFile{name: f.name, kind: f.kind}
+	}
+	return &Bundle{src: &src, document: b.document, revision: b.revision, signer: b.signer, read: b.read}
+}
+
+// RuleFiles are the rules and data.schema.json, in order of name.
+func (b *Bundle) RuleFiles() []BundleFile {
+	return exported(slices.Concat(b.src.rules, b.src.schemaFiles()))
+}
+
+// TestFiles are the tests, in order of name.
+func (b *Bundle) TestFiles() []BundleFile { return exported(b.src.tests) }
+
+// Data is the document in canonical JSON.
+func (b *Bundle) Data() []byte { return b.canonicalData().text }
+
+// WithRules is the data of the bundle under other rules, schema and tests, which are
+// all the files that are given.
+func (b *Bundle) WithRules(name string, files []BundleFile) (*Bundle, error) {
+	s := &source{name: name}
+	for _, f := range files {
+		kind := fileKind(f.Name)
+		if kind != KindRules && kind != KindTest && kind != KindSchema {
+			return nil, fmt.Errorf("policy %s: file %q is neither rules, nor a test, nor the schema of the data", name, f.Name)
+		}
+		s.add(rawFile{f.Name, kind, f.Text})
+	}
+	if _, err := s.resolve(); err != nil {
+		return nil, err
+	}
+	s.textless, s.data = true, []rawFile{{name: "data.json", kind: KindData}}
+	return ofSource(s, b.document, digest{}), nil
+}
 
 // TestsDigest is the SHA-256 in hex of the tests.
 func (b *Bundle) TestsDigest() string {
@@ -114,8 +195,10 @@ func (b *Bundle) TestsDigest() string {
 // Files lists the files in order of name: rules, tests, data.schema.json, and one
 // data.json with the whole document in canonical form.
 func (b *Bundle) Files() []BundleFile {
-	files := slices.Concat(b.src.rules, b.src.tests, b.src.schemaFiles(),
-		[]rawFile{{"data.json", KindData, appendCanonical(nil, b.document)}})
+	return exported(slices.Concat(b.src.rules, b.src.tests, b.src.schemaFiles(), []rawFile{b.canonicalData()}))
+}
+
+func exported(files []rawFile) []BundleFile {
 	out := make([]BundleFile, 0, len(files))
 	for _, f := range sortedFiles(files) {
 		out = append(out, BundleFile{f.name, f.kind, f.text})
@@ -125,118 +208,4 @@ func (b *Bundle) Files() []BundleFile {
 
 func sortedFiles(files []rawFile) []rawFile {
 	return slices.SortedFunc(slices.Values(files), func(a, b rawFile) int { return strings.Compare(a.name, b.name) })
-}
-
-// bundleManifest is the .manifest of an OPA bundle.
-type bundleManifest struct {
-	Revision    string   `json:"revision"`
-	Roots       []string `json:"roots"`
-	RegoVersion int      `json:"rego_version"`
-}
-
-// WriteTo writes the bundle as an OPA bundle. Equal bundles are equal bytes.
-func (b *Bundle) WriteTo(w io.Writer) (int64, error) {
-	return b.write(w, nil)
-}
-
-func (b *Bundle) write(w io.Writer, more []BundleFile) (int64, error) {
-	manifest, err := json.Marshal(bundleManifest{Revision: b.revision.ID, Roots: []string{""}, RegoVersion: 1})
-	if err != nil {
-		return 0, err
-	}
-	count := &countWriter{w: w}
-	zip := gzip.NewWriter(count)
-	out := tar.NewWriter(zip)
-	files := append([]BundleFile{{Name: ".manifest", Text: manifest}}, append(more, b.Files()...)...)
-	for _, f := range files {
-		if err := out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: "/" + f.Name, Mode: 0o600, Size: int64(len(f.Text)), Format: tar.FormatPAX}); err != nil {
-			return count.n, err
-		}
-		if _, err := out.Write(f.Text); err != nil {
-			return count.n, err
-		}
-	}
-	return count.n, errors.Join(out.Close(), zip.Close())
-}
-
-type countWriter struct {
-	w io.Writer
-	n int64
-}
-
-func (c *countWriter) Write(b []byte) (int, error) {
-	n, err := c.w.Write(b)
-	c.n += int64(n)
-	return n, err
-}
-
-// Verify says which signatures ReadBundle accepts.
-type Verify struct {
-	// Keys by id. With keys a bundle must be signed by one of them; without, a
-	// signature is not looked at.
-	Keys map[string]VerifyKey
-	// Scope is the scope that the signature must name, if any.
-	Scope string
-}
-
-// VerifyKey is a public key (PEM), or a shared one for the HS algorithms.
-type VerifyKey struct {
-	Algorithm string // as OPA calls it: RS256, ES256, EdDSA, HS256 …
-	Key       string
-}
-
-// ReadBundle reads an OPA bundle (a gzipped tar). What it is made of need not
-// compile; a document that is broken is a *LoadError.
-func ReadBundle(r io.Reader, v Verify) (*Bundle, error) {
-	if len(v.Keys) > 0 {
-		return nil, errors.New("signed bundles: not yet")
-	}
-	zip, err := gzip.NewReader(r)
-	if err != nil {
-		return nil, fmt.Errorf("policy bundle: %w", err)
-	}
-	in := tar.NewReader(io.LimitReader(zip, maxSize+maxFiles*1024))
-	var files []BundleFile
-	for {
-		h, err := in.Next()
-		if err == io.EOF {
-			break
-		}
-		if err != nil {
-			return nil, fmt.Errorf("policy bundle: %w", err)
-		}
-		if strings.HasPrefix(path.Base(h.Name), ".") {
-			continue // .manifest and .signatures.json
-		}
-		var text bytes.Buffer
-		if _, err := io.Copy(&text, in); err != nil {
-			return nil, fmt.Errorf("policy bundle: %s: %w", h.Name, err)
-		}
-		files = append(files, BundleFile{Name: strings.TrimPrefix(h.Name, "/"), Text: text.Bytes()})
-	}
-	return NewBundle("(bundle)", files)
-}
-
-// Format, Check, Test … of a bundle are what the functions of those names do with a
-// directory.
-
-// CheckBundle is Check of a bundle.
-func CheckBundle(ctx context.Context, b *Bundle) ([]Problem, error) { return check(ctx, b.src) }
-
-// TestBundle is Test of a bundle.
-func TestBundle(ctx context.Context, b *Bundle, o TestOptions) (TestReport, error) {
-	return test(ctx, b.src, o)
-}
-
-// EvalBundle is Eval of a bundle.
-func EvalBundle(ctx context.Context, b *Bundle, in Input) (Record, error) {
-	return eval(ctx, b.src, in)
-}
-
-// ShowBundle is Show of a bundle.
-func ShowBundle(b *Bundle) (Description, error) { return show(b.src, false) }
-
-// FormatBundle is Format of a bundle, which it does not change.
-func FormatBundle(ctx context.Context, b *Bundle) ([]Formatted, error) {
-	return formatSource(ctx, b.src)
 }

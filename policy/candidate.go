@@ -32,7 +32,8 @@ type PrepareOptions struct {
 	MaxSteps int              // of one evaluation
 	Memory   int              // decisions remembered; 0 = none
 	Now      func() time.Time // nil = time.Now
-	// Like is a candidate whose compiled rules are used again if they are the same.
+	// Like is a candidate most like this one, the active one say: what they have in
+	// common, rules or data, is not compiled or checked again.
 	Like *Candidate
 }
 
@@ -40,11 +41,11 @@ type PrepareOptions struct {
 // policy that cannot be activated is a *LoadError.
 func Prepare(ctx context.Context, b *Bundle, o PrepareOptions) (*Candidate, error) {
 	l := limits{cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.MaxSteps, DefaultMaxSteps), DefaultMaxMemory}
-	var known *ruleset
+	var known *generation
 	if o.Like != nil {
-		known = o.Like.g.rules
+		known = o.Like.g
 	}
-	g, problems, err := buildBundle(ctx, b, known, l)
+	g, problems, err := build(ctx, b, known, l)
 	if err != nil {
 		return nil, err
 	}

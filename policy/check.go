@@ -26,7 +26,7 @@ type Problem struct {
 // SeverityError keep it from being activated. The error is for a directory that
 // cannot be read at all.
 func Check(ctx context.Context, dir string) ([]Problem, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	var le *LoadError
 	if errors.As(err, &le) {
 		return le.Problems, nil
@@ -34,19 +34,20 @@ func Check(ctx context.Context, dir string) ([]Problem, error) {
 	if err != nil {
 		return nil, err
 	}
-	return check(ctx, s)
+	return CheckBundle(ctx, b)
 }
 
-func check(ctx context.Context, s *source) ([]Problem, error) {
-	_, problems, err := build(ctx, s, nil, defaultLimits)
+// CheckBundle is Check of a bundle.
+func CheckBundle(ctx context.Context, b *Bundle) ([]Problem, error) {
+	_, problems, err := build(ctx, b, nil, defaultLimits)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	problems = slices.Clone(problems)
 	if err == nil {
-		problems = append(problems, checkTests(s)...)
+		problems = append(problems, checkTests(b.src)...)
 	}
-	for _, name := range s.unread {
+	for _, name := range b.src.unread {
 		problems = append(problems, Problem{File: name, Code: CodeUnread, Severity: SeverityWarning,
 			Message: fmt.Sprintf("not read: data files are called %s", dataNames)})
 	}
@@ -72,15 +73,16 @@ func checkTests(s *source) []Problem {
 // would. The error is for a policy that cannot be loaded; failing rules are in
 // Record.Error.
 func Eval(ctx context.Context, dir string, in Input) (Record, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	if err != nil {
 		return Record{}, err
 	}
-	return eval(ctx, s, in)
+	return EvalBundle(ctx, b, in)
 }
 
-func eval(ctx context.Context, s *source, in Input) (Record, error) {
-	g, _, err := build(ctx, s, nil, defaultLimits)
+// EvalBundle is Eval by a bundle.
+func EvalBundle(ctx context.Context, b *Bundle, in Input) (Record, error) {
+	g, _, err := build(ctx, b, nil, defaultLimits)
 	if err != nil {
 		return Record{}, err
 	}
@@ -115,26 +117,26 @@ type File struct {
 
 // Show describes a directory ("" = the shipped policy) whether or not it compiles.
 func Show(_ context.Context, dir string) (Description, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	if err != nil {
 		return Description{}, err
 	}
-	return show(s, dir == "")
+	return b.describe(dir == ""), nil
 }
 
-// show describes a source; shipped is whether all of it is part of the program.
-func show(s *source, shipped bool) (Description, error) {
-	document, problems := s.document()
-	if err := loadError(s.name, problems); err != nil {
-		return Description{}, err
-	}
-	d := Description{Dir: s.name, Revision: s.digests(document), Shipped: s.shipped}
-	for _, group := range [][]rawFile{s.rules, s.schemaFiles(), s.data, s.tests, s.extra} {
+// ShowBundle is Show of a bundle.
+func ShowBundle(b *Bundle) Description { return b.describe(false) }
+
+// describe describes a bundle; shipped is whether all of it is part of the program.
+func (b *Bundle) describe(shipped bool) Description {
+	s := b.src
+	d := Description{Dir: s.name, Revision: b.revision, Shipped: s.shipped}
+	for _, group := range [][]rawFile{s.rules, s.schemaFiles(), b.dataFiles(), s.tests, s.extra} {
 		for _, f := range group {
 			sum := sha256.Sum256(f.text)
 			d.Files = append(d.Files, File{Name: f.name, Kind: f.kind, Size: int64(len(f.text)), SHA256: hex.EncodeToString(sum[:]),
 				Shipped: s.shipped && (f.kind == KindRules || f.kind == KindSchema || shipped), Source: f.text})
 		}
 	}
-	return d, nil
+	return d
 }

@@ -2,6 +2,7 @@ package policy
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -11,7 +12,6 @@ import (
 	"github.com/open-policy-agent/opa/v1/ast"
 	"github.com/open-policy-agent/opa/v1/metrics"
 	"github.com/open-policy-agent/opa/v1/storage"
-	"github.com/open-policy-agent/opa/v1/storage/inmem"
 	"github.com/open-policy-agent/opa/v1/topdown"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
@@ -29,7 +29,22 @@ type ruleset struct {
 	queries  ast.QueryCompiler
 	query    ast.Body
 	schema   *jsonschema.Schema // of the data; may be nil
+	dynamic  bool               // the schema means something else in parts
 	warnings []Problem
+
+	schemaText []byte // that schema was compiled from
+
+	// What the rules read, gathered once: a data edit must not walk them again.
+	refs     []dataRef // that are not rules
+	packages []dataRef
+	inputs   map[string]bool // top-level fields of the input; "" = any
+}
+
+// dataRef is a path in the data that rules name.
+type dataRef struct {
+	path []string
+	ref  ast.Ref
+	at   *ast.Location
 }
 
 var (
@@ -92,7 +107,9 @@ func compile(s *source, digest string) (*ruleset, []Problem) {
 		if rs.schema, err = compileSchema(s.schema.name, s.schema.text); err != nil {
 			return nil, append(problems, problemAt(*s.schema, CodeDataSchema, err))
 		}
+		rs.dynamic, rs.schemaText = dynamic.Match(s.schema.text), s.schema.text
 	}
+	rs.gather()
 	return rs, problems
 }
 
@@ -133,118 +150,188 @@ func (rs *ruleset) checkEntry() []Problem {
 	return nil
 }
 
-// checkData compares a data document with the schema and with what rules read.
-func (rs *ruleset) checkData(s *source, document map[string]any) []Problem {
-	var problems []Problem
-	file := "" // several, or none
-	if len(s.data) == 1 {
-		file = s.data[0].name
-	}
-	if rs.schema != nil {
-		if err := validate(rs.schema, document); err != nil {
-			problems = append(problems, Problem{File: file, Code: CodeDataSchema, Message: err.Error(), Severity: SeverityError})
-		}
-	}
+// gather collects what the rules read.
+func (rs *ruleset) gather() {
+	rs.inputs = map[string]bool{}
+	seen := map[string]bool{}
 	for _, m := range rs.compiler.Modules {
-		if v, ok := lookup(document, m.Package.Path[1:]); ok {
-			problems = append(problems, Problem{File: file, Code: CodeConflict, Severity: SeverityError,
-				Message: fmt.Sprintf("the data hold %T at %v, where the rules of %s are", v, m.Package.Path, m.Package.Location.File)})
-		}
-	}
-	problems = append(problems, rs.checkRefs(document)...)
-	if s.shipped {
-		problems = append(problems, danglingRoles(file, document)...)
-	}
-	return problems
-}
-
-// checkRefs finds rules that read data which do not exist. OPA calls such a
-// reference undefined, so that `not data.blokced[x]` holds for everybody: a wrong
-// first key is an error, a wrong further one a warning.
-func (rs *ruleset) checkRefs(document map[string]any) []Problem {
-	var problems []Problem
-	for _, m := range rs.compiler.Modules {
+		rs.packages = append(rs.packages, dataRef{keysOf(m.Package.Path[1:]), m.Package.Path, m.Package.Location})
 		ast.WalkRefs(m, func(r ast.Ref) bool {
-			p, bad := rs.checkRef(r, document)
-			if bad && !slices.ContainsFunc(problems, func(q Problem) bool { return q.File == p.File && q.Line == p.Line && q.Message == p.Message }) {
-				problems = append(problems, p)
+			switch {
+			case r[0].Equal(ast.InputRootDocument):
+				field, ok := ast.String(""), false
+				if len(r) > 1 {
+					field, ok = r[1].Value.(ast.String)
+				}
+				if !ok {
+					field = ""
+				}
+				rs.inputs[string(field)] = true
+			case r[0].Equal(ast.DefaultRootDocument):
+				d, ok := rs.dataRef(r)
+				if id := fmt.Sprint(d.ref, d.at); ok && !seen[id] {
+					seen[id] = true
+					rs.refs = append(rs.refs, d)
+				}
 			}
 			return false
 		})
 	}
-	slices.SortFunc(problems, compareProblems)
-	return problems
 }
 
-func (rs *ruleset) checkRef(r ast.Ref, document map[string]any) (Problem, bool) {
+// dataRef is the ground part of a reference that no rule answers.
+func (rs *ruleset) dataRef(r ast.Ref) (dataRef, bool) {
 	prefix := r.GroundPrefix()
-	if len(prefix) < 2 || !prefix[0].Equal(ast.DefaultRootDocument) {
-		return Problem{}, false
+	if len(prefix) < 2 {
+		return dataRef{}, false
 	}
 	node := rs.compiler.RuleTree
 	for _, t := range prefix {
 		if node = node.Child(t.Value); node == nil {
-			break
+			return dataRef{keysOf(prefix[1:]), prefix, r[0].Location}, true
 		}
 		if len(node.Values) > 0 {
 			break // a rule: what is in its value, the type checker knows
 		}
 	}
-	if node != nil {
-		return Problem{}, false
-	}
-	if _, ok := lookup(document, prefix[1:]); ok {
-		return Problem{}, false
-	}
-	p := Problem{Code: CodeDataRef, Severity: SeverityWarning, Message: fmt.Sprintf("%v is neither a rule nor in the data", prefix)}
-	if _, ok := lookup(document, prefix[1:2]); !ok {
-		p.Severity = SeverityError
-	}
-	if l := r[0].Location; l != nil {
-		p.File, p.Line, p.Column, p.Text = l.File, l.Row, l.Col, string(l.Text)
-	}
-	return p, true
+	return dataRef{}, false
 }
 
-// lookup follows a ground path into a document.
-func lookup(document map[string]any, path ast.Ref) (any, bool) {
-	var v any = document
-	for _, t := range path {
-		m, ok := v.(map[string]any)
-		if !ok {
-			return nil, false
-		}
-		key, ok := t.Value.(ast.String)
-		if !ok {
-			return nil, false
-		}
-		if v, ok = m[string(key)]; !ok {
-			return nil, false
+// keysOf are the keys of a ground path. One that is no string finds nothing, as the
+// empty key, which the shipped schema does not let be.
+func keysOf(path ast.Ref) []string {
+	out := make([]string, len(path))
+	for i, t := range path {
+		if s, ok := t.Value.(ast.String); ok {
+			out[i] = string(s)
 		}
 	}
-	return v, true
+	return out
 }
+
+// reads reports whether some rule may read a top-level field of the input. A
+// reference to the whole input, or with a key that is computed, may read any.
+func (rs *ruleset) reads(field string) bool { return rs.inputs[""] || rs.inputs[field] }
+
+// checkSchema compares a whole document with its schema.
+func (rs *ruleset) checkSchema(file string, document *object) []Problem {
+	if rs.schema == nil {
+		return nil
+	}
+	if err := validate(rs.schema, document.decoded()); err != nil {
+		return []Problem{{File: file, Code: CodeDataSchema, Message: err.Error(), Severity: SeverityError}}
+	}
+	return nil
+}
+
+// checkReads compares a document with what the rules read of it.
+func (rs *ruleset) checkReads(file string, document *object) []Problem {
+	var problems []Problem
+	for _, p := range rs.packages {
+		if v, ok := document.at(p.path); ok {
+			problems = append(problems, Problem{File: file, Code: CodeConflict, Severity: SeverityError,
+				Message: fmt.Sprintf("the data hold %s at %v, where the rules of %s are", kindOf(v), p.ref, p.at.File)})
+		}
+	}
+	return append(problems, rs.checkRefs(document)...)
+}
+
+// kindOf names what a decoded JSON value is.
+func kindOf(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "a boolean"
+	case string:
+		return "a string"
+	case json.Number:
+		return "a number"
+	case []any:
+		return "an array"
+	}
+	return "an object"
+}
+
+// checkRefs finds rules that read data which do not exist. OPA calls such a
+// reference undefined, so that `not data.blokced[x]` holds for everybody: a wrong
+// first key is an error, a wrong further one a warning.
+func (rs *ruleset) checkRefs(document *object) []Problem {
+	var problems []Problem
+	for _, r := range rs.refs {
+		if _, ok := document.at(r.path); ok {
+			continue
+		}
+		p := Problem{Code: CodeDataRef, Severity: SeverityWarning, Message: fmt.Sprintf("%v is neither a rule nor in the data", r.ref)}
+		if _, ok := document.get(r.path[0]); !ok {
+			p.Severity = SeverityError
+		}
+		if r.at != nil {
+			p.File, p.Line, p.Column, p.Text = r.at.File, r.at.Row, r.at.Col, string(r.at.Text)
+		}
+		if !slices.ContainsFunc(problems, func(q Problem) bool { return q.File == p.File && q.Line == p.Line && q.Message == p.Message }) {
+			problems = append(problems, p)
+		}
+	}
+	slices.SortFunc(problems, compareProblems)
+	return problems
+}
+
+// holderKinds are the documents of the shipped policy whose holders have roles.
+var holderKinds = []string{"principals", "groups"}
+
+// holder names a principal or a group in the data of the shipped policy.
+type holder struct{ kind, issuer, name string }
 
 // danglingRoles finds principals and groups whose role does not exist. Such a grant
 // is silently nothing, which somebody will notice at night.
-func danglingRoles(file string, document map[string]any) []Problem {
-	roles, _ := document["roles"].(map[string]any)
-	var problems []Problem
-	for _, kind := range []string{"principals", "groups"} {
-		issuers, _ := document[kind].(map[string]any)
-		for issuer, holders := range issuers {
-			holders, _ := holders.(map[string]any)
-			for name, holder := range holders {
-				holder, _ := holder.(map[string]any)
-				named, _ := holder["roles"].([]any)
-				for _, role := range named {
-					if r, _ := role.(string); roles[r] == nil {
-						problems = append(problems, Problem{File: file, Code: CodeDangling, Severity: SeverityWarning,
-							Message: fmt.Sprintf("%s: %s of %s has the role %q, which does not exist", kind, name, issuer, r)})
-					}
+func danglingRoles(file string, document *object) map[holder][]Problem {
+	out := map[holder][]Problem{}
+	for _, kind := range holderKinds {
+		issuers, _ := document.get(kind)
+		for _, issuer := range keysIn(issuers) {
+			holders, _ := document.at([]string{kind, issuer})
+			for _, name := range keysIn(holders) {
+				h := holder{kind, issuer, name}
+				if p := h.dangling(file, document); len(p) > 0 {
+					out[h] = p
 				}
 			}
 		}
+	}
+	return out
+}
+
+// keysIn are the keys of an object of the upper levels.
+func keysIn(v any) []string {
+	o, ok := v.(*object)
+	if !ok {
+		return nil
+	}
+	keys := make([]string, 0, o.len())
+	o.root.each(func(e *entry) { keys = append(keys, e.key) })
+	return keys
+}
+
+// dangling are the roles of one holder that do not exist.
+func (h holder) dangling(file string, document *object) (problems []Problem) {
+	v, _ := document.at([]string{h.kind, h.issuer, h.name, "roles"})
+	named, _ := v.([]any)
+	for _, role := range named {
+		r, _ := role.(string)
+		if v, ok := document.at([]string{"roles", r}); !ok || v == nil {
+			problems = append(problems, Problem{File: file, Code: CodeDangling, Severity: SeverityWarning,
+				Message: fmt.Sprintf("%s: %s of %s has the role %q, which does not exist", h.kind, h.name, h.issuer, r)})
+		}
+	}
+	return problems
+}
+
+// problemsIn are the problems of all holders, in order.
+func problemsIn(holders map[holder][]Problem) []Problem {
+	var problems []Problem
+	for _, p := range holders {
+		problems = append(problems, p...)
 	}
 	slices.SortFunc(problems, compareProblems)
 	return problems
@@ -261,13 +348,6 @@ func compareProblems(a, b Problem) int {
 		return c
 	}
 	return strings.Compare(a.Message, b.Message)
-}
-
-// newStore makes a store of a document. Nothing may change the document afterwards:
-// the store reads it in place, which is what makes 100,000 grants cost nothing to
-// load and one grant nothing to convert.
-func newStore(document map[string]any) storage.Store {
-	return inmem.NewFromObjectWithOpts(document, inmem.OptRoundTripOnWrite(false))
 }
 
 // evaluate decides one input. An error is always ErrEvaluation.

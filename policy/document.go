@@ -17,9 +17,12 @@ const maxDepth = 64
 // string, json.Number, []any and map[string]any. It is stricter than encoding/json
 // where leniency would hide a mistake in a grant: a duplicate key, invalid UTF-8,
 // a lone surrogate and trailing content are errors, each with line and column.
-func decodeJSON(b []byte) (any, error) {
+func decodeJSON(b []byte) (any, error) { return decodeJSONAt(b, 0) }
+
+// decodeJSONAt is decodeJSON of a value that stands at a depth in its document.
+func decodeJSONAt(b []byte, depth int) (any, error) {
 	d := jsonDecoder{b: b, keys: map[string]string{}}
-	v, err := d.value(0)
+	v, err := d.value(depth)
 	if err != nil {
 		return nil, err
 	}

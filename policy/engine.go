@@ -1,6 +1,7 @@
 package policy
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -104,6 +105,8 @@ type generation struct {
 	store    storage.Store
 	memory   *memory             // nil: remembers nothing
 	tracer   topdown.QueryTracer // nil: none
+	warnings []Problem
+	dangling map[holder][]Problem // of the shipped policy; never changed
 }
 
 // Status describes the engine for readiness, metrics and people.
@@ -127,7 +130,7 @@ type Status struct {
 type Revision struct {
 	ID    string `json:"id"`
 	Rules string `json:"rules"` // of the rule modules and the schema of the data
-	Data  string `json:"data"`  // of the canonical data document
+	Data  string `json:"data"`  // of the data document, see tree.go
 }
 
 // Open loads the configured revision. It fails when the first revision cannot be
@@ -198,9 +201,9 @@ func (e *Engine) Activate(ctx context.Context, b *Bundle) error {
 func (e *Engine) Install(c *Candidate) {
 	e.loading.Lock()
 	defer e.loading.Unlock()
-	g := &generation{revision: c.g.revision, rules: c.g.rules, store: c.g.store, bundle: c.bundle}
+	g := *c.g // with a memory of the engine's size
 	g.memory = newMemory(g.rules, e.conf.Memory)
-	_ = e.loaded(g, c.problems, nil)
+	_ = e.loaded(&g, c.problems, nil)
 }
 
 // Stale says that the revision that ought to be active cannot be had, and why. The
@@ -216,13 +219,13 @@ func (e *Engine) Stale(err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.staleSince.Store(0)
-	e.status.LastError, e.status.StaleSince = "", time.Time{}
+	e.status.LastError, e.status.StaleSince, e.status.Problems = "", time.Time{}, e.cur.Load().warnings
 }
 
 // Active is the revision that decides, as a candidate.
 func (e *Engine) Active() *Candidate {
 	g := e.cur.Load()
-	return newCandidate(g, g.bundle, nil, e.conf.limits(), e.conf.Now)
+	return newCandidate(g, g.bundle, g.warnings, e.conf.limits(), e.conf.Now)
 }
 
 func (e *Engine) activateLocked(ctx context.Context, b *Bundle, err error) error {
@@ -271,14 +274,18 @@ func (e *Engine) loaded(g *generation, problems []Problem, err error) error {
 
 // read reads what is configured, or again what is active.
 func (e *Engine) read() (b *Bundle, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("policy %s: reading panicked: %v\n%s", e.conf.Dir, p, debug.Stack())
-		}
-	}()
+	defer rescue("reading "+e.conf.Dir, &err)
 	switch cur := e.cur.Load(); {
 	case e.conf.Dir != "":
-		return BundleOf(e.conf.Dir)
+		s, err := readSource(e.conf.Dir)
+		if err != nil {
+			return nil, err
+		}
+		var old *Bundle
+		if cur != nil {
+			old = cur.bundle
+		}
+		return newBundleLike(s, old)
 	case cur != nil:
 		return cur.bundle, nil
 	case e.conf.Bundle != nil:
@@ -290,62 +297,72 @@ func (e *Engine) read() (b *Bundle, err error) {
 // load compiles and probes a bundle. Rules that did not change are not compiled
 // again.
 func (e *Engine) load(ctx context.Context, b *Bundle) (g *generation, problems []Problem, err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("policy %s: loading panicked: %v\n%s", b.Name(), p, debug.Stack())
-		}
-	}()
-	var known *ruleset
-	if cur := e.cur.Load(); cur != nil {
-		known = cur.rules
-	}
-	if g, problems, err = buildBundle(ctx, b, known, e.conf.limits()); err == nil {
+	if g, problems, err = build(ctx, b, e.cur.Load(), e.conf.limits()); err == nil {
 		g.memory = newMemory(g.rules, e.conf.Memory)
 	}
 	return g, problems, err
 }
 
-// build makes a generation of a source. known is a compiled ruleset that is reused
-// if it is the same.
-func build(ctx context.Context, s *source, known *ruleset, l limits) (*generation, []Problem, error) {
-	b, err := newBundle(s)
-	if err != nil {
-		return nil, problemsOf(err), err
+// rescue makes an error of a panic: what others wrote must not end the service.
+func rescue(doing string, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("policy: %s panicked: %v\n%s", doing, p, debug.Stack())
 	}
-	return buildBundle(ctx, b, known, l)
 }
 
-// problemsOf are the problems of a *LoadError.
-func problemsOf(err error) []Problem {
-	var le *LoadError
-	if errors.As(err, &le) {
-		return le.Problems
-	}
-	return nil
-}
-
-// buildBundle is build of a bundle.
-func buildBundle(ctx context.Context, b *Bundle, known *ruleset, l limits) (*generation, []Problem, error) {
-	s, document, revision := b.src, b.document, b.revision
-	var problems []Problem
-	rules := known
-	if known == nil || known.digest != revision.Rules {
-		rules, problems = compile(s, revision.Rules)
+// build makes a generation of a bundle. What known, if any, has in common with it is
+// neither compiled nor checked again.
+func build(ctx context.Context, b *Bundle, known *generation, l limits) (_ *generation, problems []Problem, err error) {
+	defer rescue("loading "+b.Name(), &err)
+	s := b.src
+	var rules *ruleset
+	if known != nil && known.revision.Rules == b.revision.Rules {
+		rules = known.rules
+	} else {
+		if rules, problems = compile(s, b.revision.Rules); rules != nil {
+			rules.warnings = problems
+		}
 		if err := loadError(s.name, problems); err != nil {
 			return nil, problems, err
 		}
-		rules.warnings = problems
 	}
-	problems = append(slices.Clone(rules.warnings), rules.checkData(s, document)...)
-	if err := loadError(s.name, problems); err != nil {
-		return nil, problems, err
+	g := newGeneration(b, rules)
+	file := s.dataFile()
+	problems = slices.Clone(rules.warnings)
+	same := known != nil && known.revision.Data == b.revision.Data
+	if !same || !bytes.Equal(known.rules.schemaText, rules.schemaText) {
+		problems = append(problems, rules.checkSchema(file, b.document)...)
 	}
-	g := &generation{revision: revision, rules: rules, store: newStore(document), bundle: b}
+	problems = append(problems, rules.checkReads(file, b.document)...)
+	if s.shipped {
+		if same && known.dangling != nil {
+			g.dangling = known.dangling
+		} else {
+			g.dangling = danglingRoles(file, b.document)
+		}
+		problems = append(problems, problemsIn(g.dangling)...)
+	}
+	problems, err = g.finish(ctx, problems, l)
+	return g, problems, err
+}
+
+func newGeneration(b *Bundle, rules *ruleset) *generation {
+	b = b.slim()
+	return &generation{revision: b.revision, bundle: b, rules: rules, store: &treeStore{document: b.document}}
+}
+
+// finish probes a generation that has no errors yet.
+func (g *generation) finish(ctx context.Context, problems []Problem, l limits) ([]Problem, error) {
+	name := g.bundle.Name()
+	if err := loadError(name, problems); err != nil {
+		return problems, err
+	}
+	g.warnings = slices.Clip(problems)
 	problems = append(problems, g.probe(ctx, l)...)
 	if err := ctx.Err(); err != nil {
-		return nil, problems, err
+		return problems, err
 	}
-	return g, problems, loadError(s.name, problems)
+	return problems, loadError(name, problems)
 }
 
 // Decide implements Decider.

@@ -48,28 +48,56 @@ func BenchmarkDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkReload is what an edit costs: of rules (a hundred more than shipped), of
-// data under the same rules, and of nothing.
+// BenchmarkReload is what an edit costs beside reading it: of rules (a hundred more
+// than shipped) over the same data, and of data as a whole under the same rules.
 func BenchmarkReload(b *testing.B) {
-	data := benchData(1000)
-	s, err := readShipped()
-	if err != nil {
-		b.Fatal(err)
+	for _, n := range []int{1000, 100_000} {
+		s, err := readShipped()
+		if err != nil {
+			b.Fatal(err)
+		}
+		s = s.withData(benchData(n))
+		for i := range 100 {
+			s.rules = append(s.rules, rawFile{fmt.Sprintf("more%d.rego", i), KindRules,
+				[]byte(fmt.Sprintf("package sluice.more%d\n\nrefused if input.principal.subject == \"worker-%d\"\n", i, i))})
+		}
+		bundle, err := newBundle(s)
+		if err != nil {
+			b.Fatal(err)
+		}
+		whole, _, err := build(b.Context(), bundle, nil, defaultLimits)
+		if err != nil {
+			b.Fatal(err)
+		}
+		otherRules, otherData := *whole, *whole
+		otherRules.revision.Rules, otherData.revision.Data = "", ""
+		for name, known := range map[string]*generation{"rules": &otherRules, "data": &otherData} {
+			b.Run(fmt.Sprintf("%s/grants=%d", name, n), func(b *testing.B) {
+				start := cpuTime()
+				for b.Loop() {
+					if _, _, err := build(b.Context(), bundle, known, defaultLimits); err != nil {
+						b.Fatal(err)
+					}
+				}
+				b.ReportMetric(float64((cpuTime()-start).Microseconds())/1000/float64(b.N), "cpu-ms/op")
+			})
+		}
 	}
-	s = s.withData(data)
-	for i := range 100 {
-		s.rules = append(s.rules, rawFile{fmt.Sprintf("more%d.rego", i), KindRules,
-			[]byte(fmt.Sprintf("package sluice.more%d\n\nrefused if input.principal.subject == \"worker-%d\"\n", i, i))})
-	}
-	whole, _, err := build(b.Context(), s, nil, defaultLimits)
-	if err != nil {
-		b.Fatal(err)
-	}
-	for name, known := range map[string]*ruleset{"rules": nil, "data": whole.rules} {
-		b.Run(name, func(b *testing.B) {
+}
+
+// BenchmarkPatch is an edit of one grant at two sizes of data: it costs the same.
+func BenchmarkPatch(b *testing.B) {
+	for _, n := range []int{1000, 100_000} {
+		e, err := Open(b.Context(), Config{Data: benchData(n)})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("grants=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
 			start := cpuTime()
-			for b.Loop() {
-				if _, _, err := build(b.Context(), s, known, defaultLimits); err != nil {
+			for i := 0; b.Loop(); i++ {
+				path := []string{"principals", "https://issuer.example", fmt.Sprintf("worker-%d", i*7919%n), "grants", "demo.x"}
+				if _, err := e.Patch(b.Context(), DataDelta{Ops: []DataOp{{OpSet, path, []byte(`{"write": {}}`)}}}); err != nil {
 					b.Fatal(err)
 				}
 			}

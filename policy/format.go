@@ -42,6 +42,11 @@ func Format(ctx context.Context, dir string, write bool) ([]Formatted, error) {
 	return out, nil
 }
 
+// FormatBundle is Format of a bundle, which it does not change.
+func FormatBundle(ctx context.Context, b *Bundle) ([]Formatted, error) {
+	return formatSource(ctx, b.src)
+}
+
 func formatSource(ctx context.Context, s *source) ([]Formatted, error) {
 	var out []Formatted
 	for _, f := range append(slices.Clone(s.rules), s.tests...) {

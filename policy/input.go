@@ -58,9 +58,17 @@ var (
 	keyTTL           = ast.StringTerm("ttl")
 	keyPath          = ast.StringTerm("path")
 	keyMethod        = ast.StringTerm("method")
+	keyHandOver      = ast.StringTerm("hand_over")
+	keyPublication   = ast.StringTerm("publication")
+	keyVisibility    = ast.StringTerm("visibility")
+	keyMissing       = ast.StringTerm("missing")
+	keyReplaceEmpty  = ast.StringTerm("replace_empty")
 	keyAddress       = ast.StringTerm("address")
 	keyUserAgent     = ast.StringTerm("user_agent")
 	keyRequestID     = ast.StringTerm("request_id")
+	keyPolicy        = ast.StringTerm("policy")
+	keyAuthor        = ast.StringTerm("author")
+	keyApprovals     = ast.StringTerm("approvals")
 )
 
 type pair = [2]*ast.Term
@@ -128,7 +136,7 @@ func (t *Target) term() *ast.Term {
 }
 
 func (r *Request) term() *ast.Term {
-	items := make([]pair, 0, 7)
+	items := make([]pair, 0, 12)
 	if len(r.Scope) > 0 {
 		items = append(items, pair{keyScope, stringsTerm(r.Scope)})
 	}
@@ -149,6 +157,26 @@ func (r *Request) term() *ast.Term {
 	items = appendString(items, keyMethod, r.Method)
 	if r.Epoch != 0 {
 		items = append(items, pair{keyEpoch, intTerm(r.Epoch)})
+	}
+	if r.Policy != nil {
+		items = append(items, pair{keyPolicy, r.Policy.term()})
+	}
+	items = appendString(items, keyHandOver, r.HandOver)
+	items = appendString(items, keyPublication, r.Publication)
+	items = appendString(items, keyVisibility, r.Visibility)
+	items = appendString(items, keyMissing, r.Missing)
+	if r.ReplaceEmpty {
+		items = append(items, pair{keyReplaceEmpty, ast.InternedTerm(true)})
+	}
+	return ast.ObjectTerm(items...)
+}
+
+func (p *PolicyRevision) term() *ast.Term {
+	items := make([]pair, 0, 3)
+	items = appendString(items, keyID, p.ID)
+	items = appendString(items, keyAuthor, p.Author)
+	if len(p.Approvals) > 0 {
+		items = append(items, pair{keyApprovals, stringsTerm(p.Approvals)})
 	}
 	return ast.ObjectTerm(items...)
 }

@@ -42,6 +42,9 @@ func randomInput(r *rand.Rand) Input {
 		in.Principal.Claims = map[string]string{"team": str(), str(): str()}
 	}
 	if r.IntN(2) == 0 {
+		in.Request.Policy = &PolicyRevision{ID: str(), Author: str(), Approvals: strs()}
+	}
+	if r.IntN(2) == 0 {
 		in.Target = &Target{Database: str(), Table: str(), Partition: str()}
 	}
 	if r.IntN(2) == 0 {

@@ -9,8 +9,6 @@ import (
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/open-policy-agent/opa/v1/ast"
 )
 
 // DefaultMemory is how many decisions of one revision are remembered when
@@ -109,27 +107,6 @@ func (d Decision) clone() Decision {
 		d.Constraints.MaxTTL = &ttl
 	}
 	return d
-}
-
-// reads reports whether some rule may read a top-level field of the input. A
-// reference to the whole input, or with a key that is computed, may read any.
-func (rs *ruleset) reads(field string) bool {
-	found := false
-	for _, m := range rs.compiler.Modules {
-		ast.WalkRefs(m, func(r ast.Ref) bool {
-			if r[0].Equal(ast.InputRootDocument) {
-				name, ground := "", false
-				if len(r) > 1 {
-					var s ast.String
-					s, ground = r[1].Value.(ast.String)
-					name = string(s)
-				}
-				found = found || !ground || name == field
-			}
-			return found
-		})
-	}
-	return found
 }
 
 // evaluate asks the rules, or the memory of what they answered.

@@ -103,6 +103,25 @@ type Request struct {
 	Method string `json:"method,omitempty"`
 	// Epoch is the epoch the caller presented.
 	Epoch int64 `json:"epoch,omitempty"`
+	// HandOver, Publication, Visibility, Missing and ReplaceEmpty are how a load that is
+	// begun is to be handed over and published, the server's defaults filled in.
+	HandOver     string `json:"hand_over,omitempty"`
+	Publication  string `json:"publication,omitempty"`
+	Visibility   string `json:"visibility,omitempty"`
+	Missing      string `json:"missing,omitempty"`
+	ReplaceEmpty bool   `json:"replace_empty,omitempty"`
+	// Policy is the revision that ActionPolicyWrite is about; Ops says what is done to
+	// it: "read", "propose", "edit" (of data), "activate", "approve", "withdraw",
+	// "rollback", "shadow" or "break_glass".
+	Policy *PolicyRevision `json:"policy,omitempty"`
+}
+
+// PolicyRevision is a revision of the policy that a request is about. Rules that want
+// two persons compare the caller with its author.
+type PolicyRevision struct {
+	ID        string   `json:"id,omitempty"`
+	Author    string   `json:"author,omitempty"`    // "issuer subject"
+	Approvals []string `json:"approvals,omitempty"` // as Author
 }
 
 // Client is where a request came from.

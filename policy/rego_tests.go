@@ -65,21 +65,22 @@ type FileCoverage struct {
 // Test runs the *_test.rego files of a directory ("" = the shipped policy) against
 // its rules and data, under the capabilities and schemas that deciding has.
 func Test(ctx context.Context, dir string, o TestOptions) (TestReport, error) {
-	s, err := readSource(dir)
+	b, err := BundleOf(dir)
 	if err != nil {
 		return TestReport{}, err
 	}
-	return test(ctx, s, o)
+	return TestBundle(ctx, b, o)
 }
 
-func test(ctx context.Context, s *source, o TestOptions) (TestReport, error) {
-	document, problems := s.document()
+// TestBundle is Test of a bundle.
+func TestBundle(ctx context.Context, b *Bundle, o TestOptions) (TestReport, error) {
+	s := b.src
 	files := append(slices.Clone(s.rules), s.tests...)
-	modules, more := parse(files)
-	if err := loadError(s.name, append(problems, more...)); err != nil {
+	modules, problems := parse(files)
+	if err := loadError(s.name, problems); err != nil {
 		return TestReport{}, err
 	}
-	results, tracer, err := runTests(ctx, document, modules, o)
+	results, tracer, err := runTests(ctx, b.document, modules, o)
 	if err != nil {
 		var errs ast.Errors
 		if errors.As(err, &errs) {
@@ -94,8 +95,8 @@ func test(ctx context.Context, s *source, o TestOptions) (TestReport, error) {
 	return r, nil
 }
 
-func runTests(ctx context.Context, document map[string]any, modules map[string]*ast.Module, o TestOptions) ([]*tester.Result, *cover.Cover, error) {
-	store := newStore(document)
+func runTests(ctx context.Context, document *object, modules map[string]*ast.Module, o TestOptions) ([]*tester.Result, *cover.Cover, error) {
+	store := &treeStore{document: document}
 	txn, err := store.NewTransaction(ctx, storage.TransactionParams{})
 	if err != nil {
 		return nil, nil, err

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -46,18 +47,36 @@ var inputSchema = sync.OnceValue(func() *jsonschema.Schema {
 })
 
 // validate checks a decoded document and names the first place that is wrong.
-func validate(s *jsonschema.Schema, doc any) error {
-	err := s.Validate(doc)
+func validate(s *jsonschema.Schema, doc any) error { return validateBelow(s, doc, nil) }
+
+// validateBelow is validate of a value that stands at a path.
+func validateBelow(s *jsonschema.Schema, v any, path []string) error {
+	err := s.Validate(v)
 	var ve *jsonschema.ValidationError
 	if !errors.As(err, &ve) {
 		return err
 	}
+	ve = deepest(ve)
+	return fmt.Errorf("at %s: %s", pointer(slices.Concat(path, ve.InstanceLocation)), ve.ErrorKind.LocalizedString(english))
+}
+
+// validationCause is what a validation error says, without where.
+func validationCause(err error) error {
+	var ve *jsonschema.ValidationError
+	if !errors.As(err, &ve) {
+		return err
+	}
+	return errors.New(deepest(ve).ErrorKind.LocalizedString(english))
+}
+
+func deepest(ve *jsonschema.ValidationError) *jsonschema.ValidationError {
 	for len(ve.Causes) > 0 {
 		ve = ve.Causes[0]
 	}
-	at := "/" + strings.Join(ve.InstanceLocation, "/")
-	return fmt.Errorf("at %s: %s", at, ve.ErrorKind.LocalizedString(english))
+	return ve
 }
+
+func pointer(path []string) string { return "/" + strings.Join(path, "/") }
 
 var english = message.NewPrinter(language.English)
 

@@ -50,9 +50,11 @@ type source struct {
 	rules   []rawFile
 	tests   []rawFile
 	data    []rawFile
-	schema  *rawFile // of the data
-	extra   []rawFile
-	unread  []string // files that look like data but are not read
+	// textless: data has the names of its files only, see Bundle.slim.
+	textless bool
+	schema   *rawFile // of the data
+	extra    []rawFile
+	unread   []string // files that look like data but are not read
 }
 
 // rawFile is one file with its slash-separated name below the directory.
@@ -295,17 +297,45 @@ func (s *source) resolve() (*source, error) {
 }
 
 // digests returns the revision of the source, whose data document is given.
-func (s *source) digests(document map[string]any) Revision {
+func (s *source) digests(document *object) Revision { return revisionOf(s.rulesDigest(), document) }
+
+// rulesDigest is the digest of the rules and the schema of their data.
+func (s *source) rulesDigest() string {
 	rules := sha256.New()
-	for _, f := range append(slices.Clone(s.rules), s.schemaFiles()...) {
+	for _, f := range append(sortedFiles(s.rules), s.schemaFiles()...) {
 		writeChunk(rules, []byte(f.name))
 		writeChunk(rules, f.text)
 	}
-	data := sha256.Sum256(appendCanonical(nil, document))
-	r := Revision{Rules: hex.EncodeToString(rules.Sum(nil)), Data: hex.EncodeToString(data[:])}
-	id := sha256.Sum256([]byte("sluice policy v1\n" + r.Rules + "\n" + r.Data + "\n"))
+	return hex.EncodeToString(rules.Sum(nil))
+}
+
+// revisionOf is the identity of rules, by their digest, with data.
+func revisionOf(rules string, document *object) Revision {
+	data := document.digest()
+	r := Revision{Rules: rules, Data: hex.EncodeToString(data[:])}
+	id := sha256.Sum256([]byte("sluice policy v2\n" + r.Rules + "\n" + r.Data + "\n"))
 	r.ID = hex.EncodeToString(id[:])
 	return r
+}
+
+// dataDigest tells whether data files are the same as others.
+func (s *source) dataDigest() (d digest) {
+	h := sha256.New()
+	fmt.Fprintln(h, s.shipped, s.name == ShippedName)
+	for _, f := range s.data {
+		writeChunk(h, []byte(f.name))
+		writeChunk(h, f.text)
+	}
+	h.Sum(d[:0])
+	return d
+}
+
+// dataFile is the file that problems of the data are in: "" for several, or none.
+func (s *source) dataFile() string {
+	if len(s.data) != 1 {
+		return ""
+	}
+	return s.data[0].name
 }
 
 func (s *source) schemaFiles() []rawFile {

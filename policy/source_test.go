@@ -75,7 +75,7 @@ func TestReadDirectory(t *testing.T) {
 			if got := string(appendCanonical(nil, doc)); got != tt.data || len(problems) > 0 {
 				t.Fatalf("data are %s, want %s (%v)", got, tt.data, problems)
 			}
-			if e.Revision() != s.digests(doc).ID {
+			if e.Revision() != s.digests(newDocument(doc)).ID {
 				t.Fatal("the engine's revision is another")
 			}
 		})

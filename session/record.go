@@ -31,6 +31,7 @@ type Reservation struct {
 	Created        time.Time
 	BuildDeadline  time.Time
 	HandOver       HandOver // "" = HandOverSame
+	Options        Options
 }
 
 // New makes the record of a session that begins. A bad reservation is ErrInvalid.
@@ -39,7 +40,7 @@ func New(r Reservation) (Session, error) {
 	s := Session{
 		ID: r.ID, SubmissionID: r.SubmissionID, Target: r.Target, Epoch: r.Epoch, Creator: r.Creator,
 		DecisionID: r.DecisionID, PolicyRevision: r.PolicyRevision,
-		Created: created, BuildDeadline: stamp(r.BuildDeadline), Updated: created, HandOver: r.HandOver,
+		Created: created, BuildDeadline: stamp(r.BuildDeadline), Updated: created, HandOver: r.HandOver, Options: r.Options,
 	}
 	if err := s.reservation(); err != nil {
 		return Session{}, fmt.Errorf("%w: %v", ErrInvalid, err)
@@ -174,6 +175,9 @@ func (s *Session) reservation() error {
 		return err
 	}
 	if err := s.Target.Check(); err != nil {
+		return err
+	}
+	if err := s.Options.Check(); err != nil {
 		return err
 	}
 	return s.Creator.Check()

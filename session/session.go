@@ -134,6 +134,12 @@ type Plan struct {
 	HandOver HandOver `json:"hand_over"`
 	// LogOffset is the driver's rule for a snapshot's log offset: "zero", "row_count" or "caller".
 	LogOffset string `json:"log_offset"`
+	// Visibility is what readers see while the load is published; "" in plans of older
+	// versions, which do not say.
+	Visibility Visibility `json:"visibility,omitempty"`
+	// Fence is what keeps other writers from the target until it is published, in the
+	// driver's words; "" where nobody else can write.
+	Fence string `json:"fence,omitempty"`
 }
 
 // Abort records why a session ended or is ending.
@@ -168,6 +174,8 @@ type Session struct {
 	BuildDeadline  time.Time `json:"build_deadline"`
 	// HandOver is what Begin chose; "" in records of older versions means HandOverSame.
 	HandOver HandOver `json:"hand_over,omitempty"`
+	// Options are what else Begin chose.
+	Options Options `json:"options,omitzero"`
 
 	// KeysAliveUntil is the latest instant at which the object store may still accept a
 	// key that was vended to a worker of this session and can write; nil = none was. It

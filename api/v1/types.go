@@ -39,7 +39,36 @@ type BeginRequest struct {
 	// HandOver asks for one of the server's hand-overs: same, copy, wait or verify;
 	// empty means the server's default.
 	HandOver string `json:"hand_over,omitempty"`
+	LoadOptions
 }
+
+// LoadOptions are what a load may do to its target and how it is published. What is
+// left open is the server's default.
+type LoadOptions struct {
+	// Publication of a live cluster: in_place, birth or restart.
+	Publication string `json:"publication,omitempty"`
+	// Visibility is VisibilityAtomic when readers must see all rows of the load or none;
+	// a load that could only be published bucket by bucket is then refused.
+	Visibility string `json:"visibility,omitempty"`
+	// Missing is what to do about a table or partition that does not exist: MissingCreate
+	// (empty, at begin) or MissingBirth (with its rows, at commit); empty refuses it.
+	Missing string `json:"missing,omitempty"`
+	// ReplaceEmpty lets the load drop its target, proved empty right before, and make it
+	// anew with its rows.
+	ReplaceEmpty bool `json:"replace_empty,omitempty"`
+	// RemoveCreated lets an abort drop what begin created, if it is still empty.
+	RemoveCreated bool `json:"remove_created,omitempty"`
+	// TableJSON is the Fluss descriptor of a table that does not exist; it needs Missing.
+	TableJSON json.RawMessage `json:"table_json,omitempty"`
+}
+
+// Words of LoadOptions and of Plan.Visibility.
+const (
+	VisibilityAtomic  = "atomic"  // all rows of the load or none
+	VisibilityBuckets = "buckets" // some buckets loaded and others still empty
+	MissingCreate     = "create"
+	MissingBirth      = "birth"
+)
 
 // BeginResponse answers POST /v1/sessions: 201 for a new session, 200 for one that
 // the submission id had begun before. Context is absent once the session ended.
@@ -101,6 +130,12 @@ type Plan struct {
 	Publication  string `json:"publication"`
 	HandOver     string `json:"hand_over"`
 	LogOffset    string `json:"log_offset"` // "zero", "row_count" or "caller"
+	// Visibility is what readers see while the load is published: VisibilityAtomic or
+	// VisibilityBuckets; empty in contexts of older servers.
+	Visibility string `json:"visibility,omitempty"`
+	// Fence is what keeps other writers from a cluster's table until it is published:
+	// "rules", "rules_partly", "proofs" or "unborn"; empty where nobody else can write.
+	Fence string `json:"fence,omitempty"`
 }
 
 // ObjectRef names an object with its length and digest.
@@ -144,6 +179,9 @@ type Session struct {
 	TokensLiveUntil *time.Time `json:"tokens_live_until,omitempty"`
 	// HandOver is the session's hand-over: same, copy, wait or verify.
 	HandOver string `json:"hand_over"`
+	// Options are those of the load without the table descriptor, the server's defaults
+	// filled in.
+	Options *LoadOptions `json:"options,omitempty"`
 	// KeysLiveUntil is until when the object store may still accept keys that were
 	// vended for the session; absent when none were. Nothing revokes them earlier,
 	// unless the server is configured to.

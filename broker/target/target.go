@@ -27,6 +27,8 @@ type Capabilities struct {
 	LogOffset   string             // session.Plan.LogOffset
 	Publication string             // session.Plan.Publication
 	HandOvers   []session.HandOver // those Begin can plan
+	// Defaults are what options that a caller leaves open become.
+	Defaults session.Options
 }
 
 // Table is a table as the driver knows it.
@@ -49,6 +51,9 @@ type Partition struct {
 
 // Resolved is a target before it is fenced.
 type Resolved struct {
+	// Missing: it does not exist, and the options say what to do about that. Of a
+	// missing table only the names are known.
+	Missing   bool
 	Table     Table
 	Partition *Partition
 	// Epoch is the highest epoch the target has seen; the next session takes Epoch+1.
@@ -76,10 +81,12 @@ type Snapshot struct {
 type Driver interface {
 	Capabilities() Capabilities
 
-	// Resolve describes a target. It has no side effect. Missing tables and
-	// partitions are session.ErrTargetNotFound; tables that must not be bulk
-	// loaded are session.ErrTargetRefused with the reason.
-	Resolve(ctx context.Context, t session.Target) (Resolved, error)
+	// Resolve describes a target for a load with these options, which Capabilities'
+	// defaults have completed. It has no side effect. Missing tables and partitions are
+	// session.ErrTargetNotFound unless the options say what to do about them; tables
+	// that must not be bulk loaded, and options that cannot be kept, are
+	// session.ErrTargetRefused with the reason.
+	Resolve(ctx context.Context, t session.Target, o session.Options) (Resolved, error)
 
 	// Begin fences the target for the session (epoch and id from s), proves it
 	// empty and freezes it, with a plan for the session's hand-over. Idempotent per session id. session.ErrTargetOwned

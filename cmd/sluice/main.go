@@ -98,6 +98,7 @@ var words = map[string][]string{
 	"schema": {"input", "decision", "data", "capabilities"}, "format": {"auto", "csv", "json", "parquet", "arrow"},
 	"scan format": {"table", "json", "csv", "arrow", "parquet"}, "lookup format": {"table", "json", "csv", "arrow", "parquet"}, "creds format": credsFormats,
 	"credentials": {"gateway", "sign", "sts"}, "hand-over": handOvers,
+	"publication": publications, "visibility": visibilities, "missing": missings,
 }
 
 func completeValues(c *cobra.Command) {

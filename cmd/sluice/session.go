@@ -32,6 +32,8 @@ type begun struct {
 	Epoch        int64            `json:"epoch"`
 	Buckets      int              `json:"buckets"`
 	HandOver     string           `json:"hand_over,omitempty"`
+	Publication  string           `json:"publication,omitempty"`
+	Visibility   string           `json:"visibility,omitempty"`
 	ContextFile  string           `json:"context_file,omitempty"`
 	Context      *v1.BuildContext `json:"context"`
 }
@@ -39,6 +41,7 @@ type begun struct {
 func newSessionBegin(g *globals) *cobra.Command {
 	var submission, file, handOver string
 	var timeout time.Duration
+	var options loadOptions
 	c := &cobra.Command{
 		Use:   "begin DATABASE.TABLE[/PARTITION]",
 		Short: "Begin a bulk load of an empty table or partition",
@@ -56,6 +59,10 @@ asked for once more.`,
 			if err := errors.Join(checkTimeout(timeout), checkHandOver(handOver)); err != nil {
 				return err
 			}
+			wishes, err := options.read()
+			if err != nil {
+				return err
+			}
 			b, err := g.connect(builder.Events{})
 			if err != nil {
 				return err
@@ -63,7 +70,7 @@ asked for once more.`,
 			if submission == "" {
 				submission = uuid.NewString()
 			}
-			bc, err := b.Begin(cmd.Context(), builder.BeginRequest{Target: target, SubmissionID: submission, BuildTimeout: timeout, HandOver: handOver})
+			bc, err := b.Begin(cmd.Context(), builder.BeginRequest{Target: target, SubmissionID: submission, BuildTimeout: timeout, HandOver: handOver, Options: wishes})
 			if err != nil && unknownOutcome(err) {
 				return &hinted{err, "the load may have begun: repeat the command with --submission-id " + shellQuote(submission)}
 			}
@@ -77,7 +84,7 @@ asked for once more.`,
 			}
 			return g.printBegun(begun{
 				SessionID: bc.Handle.BulkLoadID, SubmissionID: submission, Target: bc.Handle.Target, Epoch: bc.Epoch,
-				Buckets: len(bc.SnapshotIDs), HandOver: bc.Plan.HandOver, ContextFile: file, Context: bc,
+				Buckets: len(bc.SnapshotIDs), HandOver: bc.Plan.HandOver, Publication: bc.Plan.Publication, Visibility: bc.Plan.Visibility, ContextFile: file, Context: bc,
 			})
 		},
 	}
@@ -86,6 +93,7 @@ asked for once more.`,
 	f.StringVar(&file, "context", "", "write the build context to this file")
 	f.DurationVar(&timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
 	addHandOver(f, &handOver)
+	options.add(f)
 	return c
 }
 
@@ -100,6 +108,9 @@ func (g *globals) printBegun(b begun) error {
 	fmt.Fprintf(w, "submission\t%s\n", b.SubmissionID)
 	if b.HandOver != "" {
 		fmt.Fprintf(w, "hand-over\t%s\n", b.HandOver)
+	}
+	if text := publicationText(b.Publication, b.Visibility); text != "" {
+		fmt.Fprintf(w, "publication\t%s\n", text)
 	}
 	if b.ContextFile != "" {
 		fmt.Fprintf(w, "context\t%s\n", b.ContextFile)

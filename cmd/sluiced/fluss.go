@@ -16,6 +16,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/internal/objstore"
+	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/credential"
 )
 
@@ -30,6 +31,7 @@ type flussConfig struct {
 	MissingPartitions string        `yaml:"missing_partitions,omitempty"`
 	RemoveCreated     bool          `yaml:"remove_created,omitempty"`
 	Principal         string        `yaml:"principal,omitempty"`
+	WiderRules        string        `yaml:"wider_rules,omitempty"`
 	RestoreTimeout    time.Duration `yaml:"restore_timeout,omitempty"`
 }
 
@@ -68,11 +70,20 @@ func (t *targetConfig) checkFluss(bad func(key, format string, args ...any)) {
 	if p := fluss.Publication(f.Publication); p != "" && !slices.Contains([]fluss.Publication{fluss.InPlace, fluss.Birth, fluss.Restart}, p) {
 		bad(flussKey+".publication", "%.50q is none of %s, %s, %s", f.Publication, fluss.InPlace, fluss.Birth, fluss.Restart)
 	}
-	if m := fluss.Missing(f.MissingPartitions); m != fluss.RefuseMissing && m != fluss.CreateMissing && m != fluss.BearMissing {
-		bad(flussKey+".missing_partitions", "%.50q is neither %s nor %s", f.MissingPartitions, fluss.CreateMissing, fluss.BearMissing)
+	if m := session.Missing(f.MissingPartitions); m != session.MissingRefuse && m != session.MissingCreate && m != session.MissingBirth {
+		bad(flussKey+".missing_partitions", "%.50q is neither %s nor %s", f.MissingPartitions, session.MissingCreate, session.MissingBirth)
 	}
 	if f.Principal != "" && !strings.HasPrefix(f.Principal, "User:") {
 		bad(flussKey+".principal", "want User:name")
+	}
+	if f.Principal != "" && f.SASL.Username != "" && f.Principal != "User:"+f.SASL.Username {
+		bad(flussKey+".principal", "is not the user of sasl.username: sluiced's own rules would be withdrawn")
+	}
+	switch w := fluss.WiderRules(f.WiderRules); {
+	case w != fluss.RefuseWider && w != fluss.NoticeWider:
+		bad(flussKey+".wider_rules", "%.50q is not %s", f.WiderRules, fluss.NoticeWider)
+	case w != "" && f.Principal == "":
+		bad(flussKey+".wider_rules", "means something with %s.principal only", flussKey)
 	}
 	if f.RestoreTimeout < 0 {
 		bad(flussKey+".restore_timeout", "must not be negative")
@@ -119,8 +130,8 @@ func (s *service) openDriver(ctx context.Context, c config, objects objstore.Sto
 	s.onClose(z.Close)
 	d, err := fluss.Open(fluss.Config{
 		Client: cl, Objects: objects, RootURI: c.Target.Directory.URI, ZooKeeper: z,
-		Publication: fluss.Publication(f.Publication), Missing: fluss.Missing(f.MissingPartitions), RemoveCreated: f.RemoveCreated,
-		Principal: f.Principal, RestoreTimeout: f.RestoreTimeout, Logger: log,
+		Publication: fluss.Publication(f.Publication), Missing: session.Missing(f.MissingPartitions), RemoveCreated: f.RemoveCreated,
+		Principal: f.Principal, WiderRules: fluss.WiderRules(f.WiderRules), RestoreTimeout: f.RestoreTimeout, Logger: log,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", flussKey, err)

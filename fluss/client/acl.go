@@ -35,6 +35,18 @@ const (
 	OpDescribe   Operation = 8
 )
 
+var operations = map[Operation]string{
+	AnyOperation: "any", OpAll: "all", OpRead: "read", OpWrite: "write", OpCreate: "create", OpDrop: "drop", OpAlter: "alter", OpDescribe: "describe",
+}
+
+// String names the operation.
+func (o Operation) String() string {
+	if name, ok := operations[o]; ok {
+		return name
+	}
+	return fmt.Sprintf("operation %d", int32(o))
+}
+
 // Permission is the effect of a rule; there is no denial.
 type Permission int32
 
@@ -102,8 +114,15 @@ func optional(s string) *string {
 	return &s
 }
 
-// ACLs lists the rules that a filter selects. CodeSecurityDisabled says that the
-// cluster has no authorizer.
+// MayDescribeCluster returns nil when this client's user may describe the cluster, and
+// with it all it holds; else an error, of CodeAuthorization when it may not.
+func (c *Client) MayDescribeCluster(ctx context.Context) error {
+	return c.fromAny(ctx, flusspb.APIDescribeClusterConfigs, &flusspb.DescribeClusterConfigsRequest{}, &flusspb.DescribeClusterConfigsResponse{})
+}
+
+// ACLs lists the rules that a filter selects. Rules about what the client's user may not
+// describe are left out without a word: only who MayDescribeCluster gets all.
+// CodeSecurityDisabled says that the cluster has no authorizer.
 func (c *Client) ACLs(ctx context.Context, filter ACLFilter) ([]ACL, error) {
 	var resp flusspb.ListAclsResponse
 	if err := c.fromAny(ctx, flusspb.APIListAcls, &flusspb.ListAclsRequest{AclFilter: filter.wire()}, &resp); err != nil {

@@ -422,7 +422,11 @@ func TestWhatIsNoFlussIsSaidToBeNone(t *testing.T) {
 		answer string
 		want   error
 	}{
-		{"another protocol", http, client.ErrProtocol},
+		{"HTTP", http, client.ErrProtocol},
+		{"Redis", "-ERR unknown command\r\n", client.ErrProtocol},
+		{"TLS", "\x15\x03\x03\x00\x02\x02\x28", client.ErrProtocol},
+		{"SSH", "SSH-2.0-OpenSSH_9.2\r\n", client.ErrProtocol},
+		{"a frame longer than announced", "\x00\x00\x00\x02\x00\x00\x00\x00\x00\x0a\x00", client.ErrProtocol},
 		{"a frame longer than any", "\x7f\xff\xff\xff", client.ErrProtocol},
 		{"a negative length", "\xff\xff\xff\xff", client.ErrProtocol},
 		{"an unknown kind of response", "\x00\x00\x00\x05\x07\x00\x00\x00\x00", client.ErrProtocol},

@@ -131,25 +131,16 @@ func TestPointKillsTheProcess(t *testing.T) {
 	}
 }
 
-func TestParseCrash(t *testing.T) {
-	if name, n := parseCrash("x.y:12"); name != "x.y" || n != 12 {
-		t.Errorf("%q %d", name, n)
+func TestParsePoint(t *testing.T) {
+	if name, n, err := parsePoint("x.y:12"); name != "x.y" || n != 12 || err != nil {
+		t.Errorf("%s, %d, %v", name, n, err)
+	}
+	if name, n, err := parsePoint("x.y"); name != "x.y" || n != 1 || err != nil {
+		t.Errorf("%s, %d, %v", name, n, err)
 	}
 	for _, bad := range []string{"x:", "x:0", "x:-1", "x:y"} {
-		func() {
-			defer func() {
-				if recover() == nil {
-					t.Errorf("%q is accepted", bad)
-				}
-			}()
-			parseCrash(bad)
-		}()
-	}
-}
-
-func BenchmarkPointUnset(b *testing.B) {
-	b.ReportAllocs()
-	for b.Loop() {
-		Point("bench")
+		if _, _, err := parsePoint(bad); err == nil {
+			t.Errorf("%q was taken", bad)
+		}
 	}
 }

@@ -77,7 +77,9 @@ type Store interface {
 	Reader
 	Writer
 	// List yields objects under a key prefix that ends in "/" or is empty, in key order.
-	// It may leave ETag and SHA256 empty: Head tells them.
+	// It may leave ETag and SHA256 empty: Head tells them. A store that others write to
+	// may also list names that CheckKey refuses; only Delete takes them, and it, too, may
+	// answer ErrInvalidKey where another object could be meant.
 	List(ctx context.Context, prefix string) iter.Seq2[Info, error]
 	// Delete removes an object; a missing one is not an error.
 	Delete(ctx context.Context, key string) error

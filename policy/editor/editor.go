@@ -94,6 +94,8 @@ func sample() policy.Input {
 		Request: policy.Request{
 			Scope: []string{"bucket:0-1:write"}, Ops: []string{"write"}, Buckets: []int{0, 1}, TTL: 600,
 			Path: "warehouse/shop/orders", Method: "PUT", Epoch: 1,
+			HandOver: "copy", Publication: "conditional-write", Visibility: "atomic", Missing: "create", ReplaceEmpty: true,
+			Policy: &policy.PolicyRevision{ID: "3f8a", Author: "https://login.example.com alice", Approvals: []string{"https://login.example.com bob"}},
 		},
 		Client: policy.Client{Address: "192.0.2.1", UserAgent: "sluice", RequestID: "r-1"},
 	}

@@ -5,11 +5,9 @@
 package revision
 
 import (
-	"context"
 	"errors"
 	"time"
 
-	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session/kv"
 )
 
@@ -130,52 +128,4 @@ type Change struct {
 	Revision string    `json:"revision"`
 	Previous string    `json:"previous,omitempty"`
 	Reason   string    `json:"reason,omitempty"`
-}
-
-// Store keeps revisions. It is safe for concurrent use, by several processes too.
-type Store struct{ kv KV }
-
-// New makes a store of revisions in a key-value store of its own (see
-// pebblestore.Store.KV).
-func New(kv KV) *Store { return &Store{kv: kv} }
-
-// Put stores a bundle. ID, Rules, Data, Tests and Signer of m are filled in. A
-// revision that is there already stays as it is, but for its tests; what is stored
-// is returned.
-func (s *Store) Put(ctx context.Context, b *policy.Bundle, m Meta) (Meta, error) {
-	return Meta{}, errors.New("not yet")
-}
-
-// PutDelta stores an edit of the data of m.Parent, which Base must name: some bytes,
-// however much data there is. b is the parent with the edit (policy.Bundle.Patch).
-func (s *Store) PutDelta(ctx context.Context, b *policy.Bundle, d policy.DataDelta, m Meta) (Meta, error) {
-	return Meta{}, errors.New("not yet")
-}
-
-// Get returns a revision with its content, or ErrNotFound.
-func (s *Store) Get(ctx context.Context, id string) (*policy.Bundle, Meta, error) {
-	return nil, Meta{}, errors.New("not yet")
-}
-
-// Meta returns what is known about a revision, or ErrNotFound. A prefix of an id, of
-// 8 characters and more, will do if it is the only one.
-func (s *Store) Meta(ctx context.Context, id string) (Meta, error) {
-	return Meta{}, errors.New("not yet")
-}
-
-// List returns revisions, newest first, after the one of that id ("" = from the
-// newest), limit of them at most.
-func (s *Store) List(ctx context.Context, after string, limit int) ([]Meta, error) {
-	return nil, errors.New("not yet")
-}
-
-// State returns the state.
-func (s *Store) State(ctx context.Context) (State, error) {
-	return State{}, errors.New("not yet")
-}
-
-// Swap stores a state in place of the one whose Version it has, or returns
-// ErrConflict. The state it returns has the new version.
-func (s *Store) Swap(ctx context.Context, next State) (State, error) {
-	return State{}, errors.New("not yet")
 }

@@ -26,7 +26,7 @@ var (
 
 // Store holds values. It is safe for concurrent use. A version is 0 for a key that
 // is absent, else a number that no earlier value of that key had, unless the key was
-// deleted in between.
+// deleted in between; each change adds one.
 type Store interface {
 	// Get returns the value and version of a key, nil and 0 when it is absent.
 	Get(ctx context.Context, key string) (value []byte, version uint64, err error)
@@ -34,7 +34,7 @@ type Store interface {
 	// error that is neither ErrConflict nor ErrInvalid the outcome is open: the
 	// caller reads, and repeats what it does not find.
 	Apply(ctx context.Context, ops ...Op) error
-	// Scan calls f for the keys that begin with prefix and are greater than after,
+	// Scan sees the store at one moment. It calls f for the keys that begin with prefix and are greater than after,
 	// in byte order, until f returns false or an error, which Scan returns. f may
 	// keep what it is given and must not call the store.
 	Scan(ctx context.Context, prefix, after string, f func(Entry) (bool, error)) error

@@ -52,7 +52,7 @@ func (m *Memory) Apply(ctx context.Context, ops ...Op) error {
 			delete(m.values, op.Key)
 			continue
 		}
-		m.values[op.Key] = Entry{op.Key, slices.Clone(op.Value), m.values[op.Key].Version + 1}
+		m.values[op.Key] = Entry{op.Key, append([]byte{}, op.Value...), m.values[op.Key].Version + 1}
 	}
 	return nil
 }

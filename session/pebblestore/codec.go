@@ -26,6 +26,8 @@ import (
 //	g grant-id                               record: the grant
 //	h session-id grant-id                    expiry, 8 bytes; the grants of a session by id
 //	x expiry grant-id                        session id; grants by expiry
+//	k store key                              a value of the key-value store of that
+//	                                         name (kv.go); the key is the bytes as they are
 //
 // Fields: a string is its bytes with 00 written as 00 FF, closed by 00 01, so that
 // keys sort like their fields and no field can end early. A target is three
@@ -53,6 +55,7 @@ const (
 	keyGrant      = 'g'
 	keyHolds      = 'h'
 	keyExpiry     = 'x'
+	keyValue      = 'k'
 
 	// storeVersion changes when the layout of keys does.
 	storeVersion = 1

@@ -160,13 +160,13 @@ func (s *Store) Update(ctx context.Context, n session.Session) (session.Session,
 
 func checkUpdate(old, n session.Session) error {
 	reserved := func(s session.Session) session.Reservation {
-		return session.Reservation{ID: s.ID, SubmissionID: s.SubmissionID, Target: s.Target, Epoch: s.Epoch, Creator: s.Creator, HandOver: s.HandOver}
+		return session.Reservation{ID: s.ID, SubmissionID: s.SubmissionID, Target: s.Target, Epoch: s.Epoch, Creator: s.Creator, HandOver: s.HandOver, Options: s.Options}
 	}
 	switch {
 	case old.Version != n.Version:
 		return fmt.Errorf("session %s: %w: version %d is stored, not %d", n.ID, session.ErrConflict, old.Version, n.Version)
 	case reserved(old) != reserved(n):
-		return fmt.Errorf("%w: session %s: id, submission id, target, epoch, creator and hand-over cannot change", session.ErrInvalid, n.ID)
+		return fmt.Errorf("%w: session %s: id, submission id, target, epoch, creator, hand-over and options cannot change", session.ErrInvalid, n.ID)
 	case old.Terminal() && n.State != old.State:
 		return fmt.Errorf("session %s: %w: %v is final", n.ID, session.ErrWrongState, old.State)
 	}

@@ -75,6 +75,9 @@ type Store struct {
 	// changed: a change must not bring a deleted grant back. It is taken before locks.
 	grants sync.RWMutex
 
+	// values is write-locked while values of a KV change, until that is durable.
+	values sync.RWMutex
+
 	activeMu sync.Mutex
 	active   int // unfinished sessions, including those being created
 }
@@ -443,6 +446,10 @@ func (v *verifier) visit(k, val []byte) {
 		v.want[string(expiryKey(g.ExpiresAt, g.ID))] = []byte(g.SessionID)
 		if g.SessionID != "" {
 			v.want[string(holdsKey(g.SessionID, g.ID))] = expiryBytes(g.ExpiresAt)
+		}
+	case keyValue:
+		if _, _, err := decodeValue(k, val); err != nil {
+			v.errs = append(v.errs, err)
 		}
 	default:
 		v.have[string(k)] = val

@@ -24,6 +24,21 @@ func (o *Oracle) Load(ctx context.Context, t Table, rows int64, threads int) (r 
 	return r, err
 }
 
+// ScanResult are the figures of CountScan.
+type ScanResult struct {
+	Wall time.Duration `json:"wall_ns"`
+	CPU  time.Duration `json:"cpu_ns"` // of the client's process
+	Rows int64         `json:"rows"`
+	Sum  int64         `json:"sum"` // of id, the length of s and the whole part of d, over all rows
+}
+
+// CountScan reads every column of every row of the latest KV snapshots of a table made
+// for Load, without handing rows out: buckets side by side in several threads.
+func (o *Oracle) CountScan(ctx context.Context, t Table, threads int) (r ScanResult, err error) {
+	err = o.call(ctx, "count_scan", t.with(args{"threads": threads}), nil, &r)
+	return r, err
+}
+
 // BenchRow is a row of Load.
 func BenchRow(i int64) (id int32, s [40]byte, d float64) {
 	h := mix(uint64(i))

@@ -57,6 +57,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 
@@ -109,11 +110,14 @@ func Open(c Config) (*Driver, error) {
 	return &Driver{c: c}, nil
 }
 
+// publication is the one way in which a warehouse shows a load: all of it at once.
+const publication = "conditional-write"
+
 // Capabilities implements target.Driver. Log offsets are zero because there is no
 // log: a Fluss cluster that adopts the files starts an empty one.
 func (d *Driver) Capabilities() target.Capabilities {
 	return target.Capabilities{
-		Name: "directory", LogOffset: "zero", Publication: "conditional-write",
+		Name: "directory", LogOffset: "zero", Publication: publication, Defaults: session.Options{Publication: publication},
 		HandOvers: []session.HandOver{session.HandOverSame, session.HandOverCopy, session.HandOverWait, session.HandOverVerify},
 	}
 }
@@ -207,7 +211,10 @@ func (d *Driver) describe(p *place) (target.Table, *target.Partition) {
 }
 
 // Resolve implements target.Driver.
-func (d *Driver) Resolve(ctx context.Context, t session.Target) (target.Resolved, error) {
+func (d *Driver) Resolve(ctx context.Context, t session.Target, o session.Options) (target.Resolved, error) {
+	if err := checkOptions(t, o); err != nil {
+		return target.Resolved{}, err
+	}
 	p, err := d.find(ctx, t)
 	if err != nil {
 		return target.Resolved{}, err
@@ -217,6 +224,22 @@ func (d *Driver) Resolve(ctx context.Context, t session.Target) (target.Resolved
 	}
 	r, _, err := d.resolved(ctx, p)
 	return r, err
+}
+
+// checkOptions refuses what only a cluster could do. A load is always atomic here.
+func checkOptions(t session.Target, o session.Options) error {
+	var why string
+	switch {
+	case o.Publication != "" && o.Publication != publication:
+		why = "publication " + strconv.Quote(o.Publication) + " is for a live cluster; a warehouse publishes by one conditional write"
+	case o.Missing != session.MissingRefuse, o.TableJSON != "":
+		why = "a warehouse's tables and partitions are registered before they are loaded (sluice table create)"
+	case o.ReplaceEmpty:
+		why = "replacing is for a live cluster; here every load is atomic without it"
+	default:
+		return nil
+	}
+	return fmt.Errorf("%w: %s: %s", session.ErrTargetRefused, t, why)
 }
 
 func (d *Driver) resolved(ctx context.Context, p *place) (target.Resolved, *fence, error) {

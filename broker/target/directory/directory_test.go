@@ -198,14 +198,14 @@ func TestTablesThatCannotBeLoadedAreRefusedAtBegin(t *testing.T) {
 			t.Fatal(err)
 		}
 		tg := session.Target{Database: "geo", Table: name}
-		_, err := w.Resolve(ctx, tg)
+		_, err := w.Resolve(ctx, tg, session.Options{})
 		mustBe(t, err, session.ErrTargetRefused)
 		_, err = w.Begin(ctx, newSession(tg, 1))
 		mustBe(t, err, session.ErrTargetRefused)
 	}
-	_, err := w.Resolve(ctx, session.Target{Database: "geo", Table: "none"})
+	_, err := w.Resolve(ctx, session.Target{Database: "geo", Table: "none"}, session.Options{})
 	mustBe(t, err, session.ErrTargetNotFound)
-	_, err = w.Resolve(ctx, session.Target{Database: "../x", Table: "none"})
+	_, err = w.Resolve(ctx, session.Target{Database: "../x", Table: "none"}, session.Options{})
 	mustBe(t, err, session.ErrTargetNotFound)
 }
 
@@ -247,13 +247,13 @@ func TestPartitions(t *testing.T) {
 	if keys := w.keys(t, "kv/geo/p-1/west-p1/"); len(keys) > 0 {
 		t.Errorf("left: %v", keys)
 	}
-	_, err = w.Resolve(ctx, west)
+	_, err = w.Resolve(ctx, west, session.Options{})
 	mustBe(t, err, session.ErrTargetNotFound)
 	again, err := w.CreatePartition(ctx, "geo", "p", "west")
 	if err != nil || again.ID <= 2 {
 		t.Errorf("an id is given out again: %+v, %v", again, err)
 	}
-	_, err = w.Resolve(ctx, session.Target{Database: "geo", Table: "p"})
+	_, err = w.Resolve(ctx, session.Target{Database: "geo", Table: "p"}, session.Options{})
 	mustBe(t, err, session.ErrTargetRefused)
 }
 
@@ -330,7 +330,7 @@ func TestALoadBecomesVisibleAllAtOnce(t *testing.T) {
 	if again := w.table(t, "geo", "places"); again.ID != 2 {
 		t.Errorf("table id %d", again.ID)
 	}
-	if r, err := w.Resolve(ctx, places); err != nil || r.Epoch != 0 {
+	if r, err := w.Resolve(ctx, places, session.Options{}); err != nil || r.Epoch != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	w.begin(t, newSession(places, 2))
@@ -340,7 +340,7 @@ func TestTheFenceKeepsOthersOut(t *testing.T) {
 	w := open(t)
 	w.table(t, "geo", "places")
 	first := w.begin(t, newSession(places, 3))
-	if r, _ := w.Resolve(ctx, places); r.Epoch != 3 {
+	if r, _ := w.Resolve(ctx, places, session.Options{}); r.Epoch != 3 {
 		t.Errorf("epoch %d", r.Epoch)
 	}
 	if again := w.begin(t, first); !reflect.DeepEqual(again, first) {

@@ -184,6 +184,7 @@ func (d *Driver) frozen(p *place, s session.Session, snapshotID int64) target.Fr
 	f.Plan = session.Plan{
 		UploadRoot: p.uri, FinalRoot: p.uri, ManifestPath: layout.ManifestPath(p.uri, s.ID),
 		Publication: c.Publication, HandOver: s.HandOver.Effective(), LogOffset: c.LogOffset,
+		Visibility: session.VisibilityAtomic,
 	}
 	if f.Plan.HandOver == session.HandOverCopy {
 		f.Plan.UploadRoot = layout.StagingDir(p.uri, s.ID)

@@ -2,9 +2,9 @@ package directory
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/fluss-sluice/sluice/broker/target/document"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 )
 
 // read returns an object and its ETag; a missing one is nil, "".
@@ -17,18 +17,10 @@ func (d *Driver) swap(ctx context.Context, k string, change func(old []byte) ([]
 	return document.Swap(ctx, d.c.Objects, k, change)
 }
 
-// deleteBelow deletes every object below a directory key but one.
+// deleteBelow deletes every object below a directory key but one. Objects whose names
+// cannot be deleted safely stay; nothing of a dropped table or partition refers to them,
+// and a new one lies elsewhere.
 func (d *Driver) deleteBelow(ctx context.Context, dir, except string) error {
-	for info, err := range d.c.Objects.List(ctx, dir+"/") {
-		if err != nil {
-			return fmt.Errorf("list %s: %w", dir, err)
-		}
-		if info.Key == except {
-			continue
-		}
-		if err := d.c.Objects.Delete(ctx, info.Key); err != nil {
-			return fmt.Errorf("delete %s: %w", info.Key, err)
-		}
-	}
-	return nil
+	_, err := objstore.DeleteBelow(ctx, d.c.Objects, dir, except)
+	return err
 }

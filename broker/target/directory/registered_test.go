@@ -40,7 +40,7 @@ func TestWhatIsRegisteredHasAFence(t *testing.T) {
 		if err != nil || f == nil || f.State != fenceNew || f.Epoch != 0 || f.SnapshotID != -1 || len(f.Published) > 0 {
 			t.Errorf("%s: %+v, %v", tg, f, err)
 		}
-		if r, err := w.Resolve(ctx, tg); err != nil || r.Epoch != 0 {
+		if r, err := w.Resolve(ctx, tg, session.Options{}); err != nil || r.Epoch != 0 {
 			t.Errorf("%s: %+v, %v", tg, r, err)
 		}
 		if _, list, err := w.LatestKVSnapshots(ctx, tg); err != nil || len(list) > 0 {
@@ -86,7 +86,7 @@ func TestCreatingSurvivesEveryFailedWrite(t *testing.T) {
 					if !errors.Is(err, objstoretest.ErrInjected) {
 						t.Errorf("%s: %v", where, err)
 					}
-					_, err := w.Resolve(ctx, tg)
+					_, err := w.Resolve(ctx, tg, session.Options{})
 					mustBe(t, err, session.ErrTargetNotFound)
 					if err := create(w); err != nil {
 						t.Fatalf("%s: repeated: %v", where, err)
@@ -155,7 +155,7 @@ func TestAMissingFenceIsDamage(t *testing.T) {
 				}
 				w.objects.Arm(0, objstoretest.NothingStored)
 				ops := map[string]func() error{
-					"resolve":   func() error { _, err := w.Resolve(ctx, tg); return err },
+					"resolve":   func() error { _, err := w.Resolve(ctx, tg, session.Options{}); return err },
 					"snapshots": func() error { _, _, err := w.LatestKVSnapshots(ctx, tg); return err },
 					"metadata":  func() error { _, err := w.KVSnapshotMetadata(ctx, tg, 0, 0); return err },
 					"begin":     func() error { return errOf(w.Begin(ctx, newSession(tg, 2))) },
@@ -203,7 +203,10 @@ func TestAMissingFenceIsDamage(t *testing.T) {
 // A drop between reading the registration and reading the fence is no damage.
 func TestAFenceThatADropTookIsNotMissing(t *testing.T) {
 	ops := map[string]func(w *world, s session.Session) error{
-		"resolve":   func(w *world, _ session.Session) error { _, err := w.Resolve(ctx, places); return err },
+		"resolve": func(w *world, _ session.Session) error {
+			_, err := w.Resolve(ctx, places, session.Options{})
+			return err
+		},
 		"snapshots": func(w *world, _ session.Session) error { _, _, err := w.LatestKVSnapshots(ctx, places); return err },
 		"begin":     func(w *world, s session.Session) error { return errOf(w.Begin(ctx, s)) },
 	}

@@ -21,38 +21,89 @@ type rules struct {
 // instead is what a rule of everything leaves when writing is taken out of it.
 var instead = []client.Operation{client.OpRead, client.OpCreate, client.OpDrop, client.OpAlter}
 
+// What keeps writers out while a session lives; it is session.Plan's Fence. Super users
+// and listeners of the servers' own pass every rule, so the proofs of emptiness stand
+// behind each of them.
+const (
+	fenceRules  = "rules"        // nobody's rule but the broker's lets write
+	fencePartly = "rules_partly" // the table's rules do not, wider ones do
+	fenceProofs = "proofs"       // nobody is kept out; writes are noticed
+	fenceUnborn = "unborn"       // there is nothing to write to before the commit
+)
+
+// WiderRules says what is done where rules about a whole database or cluster let others
+// write to a table. They are never withdrawn: they concern more than the load.
+type WiderRules string
+
+// What is done about wider rules.
+const (
+	RefuseWider WiderRules = ""       // Begin refuses and names them
+	NoticeWider WiderRules = "notice" // Begin goes on; the plan's fence says rules_partly
+)
+
 // withdrawRules takes from everybody but Config.Principal the right to write to the
-// table, as far as rules about this very table give it. Rules about its database or the
-// cluster concern more than the load; those that let others write are logged, and the
-// proofs of emptiness are then all there is.
-func (d *Driver) withdrawRules(ctx context.Context, k string, s session.Session) error {
-	if d.c.Principal == "" {
-		return nil
+// table, as far as rules about this very table give it. Repeated, it takes what was
+// given since. It returns what then keeps writers out.
+func (d *Driver) withdrawRules(ctx context.Context, k string, s session.Session) (string, error) {
+	all, err := d.rules(ctx, s.Target)
+	if err != nil || all == nil {
+		return fenceProofs, err
 	}
-	all, err := d.c.Client.ACLs(ctx, client.ACLFilter{Resource: client.AnyResource, Operation: client.AnyOperation, Permission: client.AnyPermission})
-	if client.CodeOf(err) == client.CodeSecurityDisabled {
-		d.c.Logger.Warn("the cluster has no authorizer: writers are not kept out, only noticed", "session", s.ID, "target", s.Target.String())
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("list the access rules of %s: %w", s.Target, err)
-	}
+	keptOut := fenceRules
 	take, wider := d.writers(all, s.Target)
-	for _, r := range wider {
-		d.c.Logger.Warn("a rule beyond the table lets others write: they are not kept out, only noticed",
-			"session", s.ID, "target", s.Target.String(), "resource", r.ResourceName, "principal", r.PrincipalType+":"+r.PrincipalName)
+	if len(wider) > 0 {
+		keptOut = fencePartly
+		d.c.Logger.Warn("rules beyond the table let others write: they are not kept out, only noticed", "session", s.ID, "target", s.Target.String(), "rules", names(wider))
 	}
 	if len(take) == 0 {
-		return nil
+		return keptOut, nil
+	}
+	if err := d.mayExchange(ctx, s, take[0]); err != nil {
+		return "", err
 	}
 	f, err := d.ownFence(ctx, k, s, func(next *fence) error {
 		next.Rules = next.Rules.with(take, all)
 		return nil
 	})
 	if err != nil {
-		return err
+		return "", err
 	}
-	return d.exchange(ctx, s, f.Rules.Added, f.Rules.Withdrawn)
+	return keptOut, d.exchange(ctx, s, f.Rules.Added, f.Rules.Withdrawn)
+}
+
+// mayExchange proves the right to change rules about a table before any is recorded as
+// taken: what could not be given back would keep the session from ending. It drops a
+// rule of nobody's.
+func (d *Driver) mayExchange(ctx context.Context, s session.Session, like client.ACL) error {
+	like.PrincipalName = "sluice-nobody-" + s.ID
+	if _, err := d.c.Client.DropACLs(ctx, like.Exactly()); err != nil {
+		return fmt.Errorf("withdraw access rules of %s: %w", s.Target, known(s.Target, err))
+	}
+	return nil
+}
+
+// rules lists the rules of the cluster, nil when none are to be withdrawn or it has
+// none, and refuses a target that wider ones let others write to.
+func (d *Driver) rules(ctx context.Context, t session.Target) ([]client.ACL, error) {
+	if d.c.Principal == "" {
+		return nil, nil
+	}
+	all, err := d.c.Client.ACLs(ctx, client.ACLFilter{Resource: client.AnyResource, Operation: client.AnyOperation, Permission: client.AnyPermission})
+	if client.CodeOf(err) == client.CodeSecurityDisabled {
+		d.c.Logger.Warn("the cluster has no authorizer: writers are not kept out, only noticed", "target", t.String())
+		return nil, nil
+	}
+	if err == nil { // otherwise rules that the broker may not see are missing
+		err = d.c.Client.MayDescribeCluster(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list the access rules of %s: %w", t, known(t, err))
+	}
+	if _, wider := d.writers(all, t); len(wider) > 0 && d.c.WiderRules != NoticeWider {
+		d.c.Logger.Warn("a load is refused: rules beyond the table let others write", "target", t.String(), "rules", names(wider))
+		return nil, fmt.Errorf("%w: %d rules of the cluster, about %s and not this table only, let others write to %s and are not withdrawn for one load; the log names them: narrow them to tables, or set wider_rules to notice", session.ErrTargetRefused, len(wider), resources(wider), t)
+	}
+	return append([]client.ACL{}, all...), nil
 }
 
 // writers splits the rules that let others than us write to a table into those about
@@ -134,9 +185,19 @@ func names(list []client.ACL) string {
 		if i > 0 {
 			b.WriteString(", ")
 		}
-		fmt.Fprintf(&b, "%s:%s operation %d", r.PrincipalType, r.PrincipalName, r.Operation)
+		fmt.Fprintf(&b, "%s:%s may %s %s", r.PrincipalType, r.PrincipalName, r.Operation, r.ResourceName)
 	}
 	return b.String()
+}
+
+func resources(list []client.ACL) string {
+	var all []string
+	for _, r := range list {
+		if !slices.Contains(all, r.ResourceName) {
+			all = append(all, r.ResourceName)
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // restoreRules gives back what withdrawRules took, exactly, and forgets it.

@@ -182,6 +182,7 @@ func (a *adoption) halt(ctx context.Context, seat seat) error {
 		a.since = time.Now()
 	}
 	err := a.d.c.Client.Tablet(seat.leader).StopReplica(ctx, seat.coordinator, a.physical.Bucket(a.bucket), seat.leaderEpoch, client.DeleteLocal)
+	durable.Point("fluss.stopped")
 	return a.passing(err)
 }
 
@@ -223,6 +224,7 @@ func (a *adoption) commit(ctx context.Context) error {
 	}
 	a.fresh = false
 	err = a.d.c.Client.Coordinator().CommitKVSnapshot(ctx, a.f.raw, seat.coordinator, seat.leaderEpoch)
+	durable.Point("fluss.committed")
 	if err == nil {
 		return a.to(ctx, stepNotifying)
 	}
@@ -353,6 +355,7 @@ func (a *adoption) tell(ctx context.Context, seat seat) error {
 		Physical: a.physical, Bucket: a.bucket, Leader: seat.leader, LeaderEpoch: seat.leaderEpoch,
 		BucketEpoch: seat.bucketEpoch, Replicas: seat.replicas, ISR: seat.isr, Standby: seat.standby,
 	})
+	durable.Point("fluss.told")
 	return a.passing(err)
 }
 

@@ -2,6 +2,7 @@ package fluss
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -11,28 +12,41 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/internal/durable"
+	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
 )
 
 // Begin implements target.Driver.
-func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, error) {
+func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen, err error) {
+	defer outage(&err)
 	p, err := d.find(ctx, s.Target)
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	if err := d.checkLoad(ctx, p); err != nil {
+	o := d.options(s)
+	if err := d.checkLoad(ctx, p, o); err != nil {
 		return target.Frozen{}, err
+	}
+	if !p.missing || o.Missing == session.MissingCreate {
+		if _, err := d.rules(ctx, s.Target); err != nil {
+			return target.Frozen{}, err
+		}
 	}
 	k := p.fenceKey()
 	f, err := d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
 	if err != nil {
 		return target.Frozen{}, err
 	}
+	durable.Point("fluss.fenced")
 	if p, err = d.bring(ctx, s, p, f); err != nil {
 		return target.Frozen{}, err
 	}
-	if err := d.withdrawRules(ctx, k, s); err != nil {
-		return target.Frozen{}, err
+	keptOut := fenceUnborn
+	if !p.missing {
+		if keptOut, err = d.withdrawRules(ctx, k, s); err != nil {
+			return target.Frozen{}, err
+		}
 	}
 	if err := d.probeRoot(ctx, s, p); err != nil {
 		return target.Frozen{}, err
@@ -49,11 +63,14 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (target.Frozen, e
 			return target.Frozen{}, err
 		}
 	}
+	durable.Point("fluss.proved")
 	ids, err := d.snapshotIDs(ctx, k, s, p)
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	return d.frozen(ctx, p, s, ids)
+	frozen, err := d.frozen(ctx, p, s, ids)
+	frozen.Plan.Fence = keptOut
+	return frozen, err
 }
 
 // bring creates a missing partition where that is configured, and waits until the
@@ -209,16 +226,9 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 	}
 	lease := "sluice-probe-" + s.ID
 	if _, err := d.c.Client.AcquireLease(ctx, lease, time.Minute, []client.SnapshotRef{{Bucket: b, SnapshotID: 0}}); err != nil {
-		return fmt.Errorf("probe the remote directory by a lease: %w", err)
+		return fmt.Errorf("probe the remote directory by a lease: %w", known(s.Target, err))
 	}
-	var found bool
-	var listErr error
-	for _, err := range d.c.Objects.List(ctx, "lease/kv-snapshot/"+lease+"/") {
-		if listErr = err; err == nil {
-			found = true
-		}
-		break
-	}
+	found, listErr := d.leaseFile(ctx, lease)
 	if err := d.c.Client.DropLease(ctx, lease); err != nil {
 		d.c.Logger.Warn("a probe's lease stays until it expires", "lease", lease, "error", err)
 	}
@@ -229,6 +239,47 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 		return fmt.Errorf("%w: the cluster does not keep its files under %s: configure the value of its remote.data.dir, and a store that shows the same objects", session.ErrTargetRefused, d.c.RootURI)
 	}
 	return nil
+}
+
+// leaseFile reports whether a lease's file is where the cluster calls it to be, and by
+// the name that the cluster calls it: what a load registers is opened by its servers by
+// that name.
+func (d *Driver) leaseFile(ctx context.Context, lease string) (bool, error) {
+	path := leasesNode + "/" + lease
+	b, _, err := d.c.ZooKeeper.Get(ctx, path)
+	if err != nil {
+		return false, err
+	}
+	uri, err := decodeLease(b)
+	if err != nil {
+		return false, fmt.Errorf("%s: %w", path, err)
+	}
+	k, err := d.Key(uri)
+	if err != nil {
+		d.c.Logger.Warn("the cluster calls its remote directory by another name", "cluster", uri, "ours", d.c.RootURI)
+		return false, nil
+	}
+	_, err = d.c.Objects.Head(ctx, k)
+	if errors.Is(err, objstore.ErrNotFound) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// decodeLease reads the URI of the one file of a lease from its node.
+func decodeLease(b []byte) (string, error) {
+	var node struct {
+		Tables []struct {
+			Path string `json:"lease_metadata_path"`
+		} `json:"tables"`
+	}
+	if err := json.Unmarshal(b, &node); err != nil {
+		return "", err
+	}
+	if len(node.Tables) != 1 || node.Tables[0].Path == "" {
+		return "", fmt.Errorf("a lease of %d tables, want one with its file", len(node.Tables))
+	}
+	return node.Tables[0].Path, nil
 }
 
 // partitionID draws the id of a partition that is to be born, once for a session.
@@ -302,15 +353,16 @@ func (d *Driver) frozen(ctx context.Context, p *place, s session.Session, ids []
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	publication := d.c.Publication
+	publication, visibility := Publication(d.options(s).Publication), session.VisibilityBuckets
 	if p.missing {
-		publication = Birth
+		publication, visibility = Birth, session.VisibilityAtomic
 	}
 	root := d.finalRoot(p.physical, release)
 	f := target.Frozen{Table: d.tableOf(p.info), SnapshotIDs: ids}
 	f.Plan = session.Plan{
 		UploadRoot: root, FinalRoot: root, ManifestPath: layout.ManifestPath(root, s.ID),
 		Publication: string(publication), HandOver: s.HandOver.Effective(), LogOffset: "zero",
+		Visibility: visibility,
 	}
 	if f.Plan.HandOver == session.HandOverCopy {
 		f.Plan.UploadRoot = layout.StagingDir(root, s.ID)

@@ -2,8 +2,11 @@ package fluss
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
+
+	"google.golang.org/protobuf/proto"
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
@@ -38,7 +41,13 @@ func TestBeginRefusesWithAReason(t *testing.T) {
 			w.cluster.SetLakeSnapshots(pathOf(t), flusstest.LakeSnapshot{ID: 1, Readable: true, Offsets: []client.LakeOffset{{Bucket: 2, LogOffset: 9}}})
 		}, session.ErrTargetNotEmpty, "the lake holds bucket 2"},
 		{"a remote directory that is another one", nil, func(w *world, t session.Target) {
-			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, nil)
+			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, func(r *flusstest.Request) (proto.Message, error) {
+				m, err := w.lease(fakeRoot)(r)
+				return m, errors.Join(err, w.store.Delete(w.t.Context(), leaseKey(r)))
+			})
+		}, session.ErrTargetRefused, "remote.data.dir"},
+		{"a remote directory that the cluster calls by another name", nil, func(w *world, t session.Target) {
+			w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease("file:///mnt/remote"))
 		}, session.ErrTargetRefused, "remote.data.dir"},
 	} {
 		t.Run(row.name, func(t *testing.T) {
@@ -73,21 +82,21 @@ func (w *world) physical(t session.Target) client.Physical {
 func TestMissingTargetsAndReadOnly(t *testing.T) {
 	w := newWorld(t, flusstest.Options{}, nil)
 	for _, tg := range []session.Target{{Database: "fluss", Table: "nope"}, {Database: "nope", Table: "nope"}, {Database: "fluss", Table: "a/b"}} {
-		if _, err := w.driver.Resolve(t.Context(), tg); !errors.Is(err, session.ErrTargetNotFound) {
+		if _, err := w.driver.Resolve(t.Context(), tg, w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetNotFound) {
 			t.Errorf("%v: %v", tg, err)
 		}
 	}
 	parted := w.table(1, true, nil)
-	if _, err := w.driver.Resolve(t.Context(), parted); !errors.Is(err, session.ErrTargetRefused) {
+	if _, err := w.driver.Resolve(t.Context(), parted, w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("no partition named: %v", err)
 	}
 	parted.Partition = "north"
-	if _, err := w.driver.Resolve(t.Context(), parted); !errors.Is(err, session.ErrTargetNotFound) {
+	if _, err := w.driver.Resolve(t.Context(), parted, w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetNotFound) {
 		t.Errorf("a missing partition: %v", err)
 	}
 	c := w.config
 	c.ReadOnly, c.ZooKeeper = true, nil
-	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
+	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil), w.driver.options(session.Session{})); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("read only: %v", err)
 	}
 	c.ReadOnly = false
@@ -96,7 +105,8 @@ func TestMissingTargetsAndReadOnly(t *testing.T) {
 	}
 	c = w.config
 	c.Publication = Birth
-	if _, err := w.open(c).Resolve(t.Context(), w.table(1, false, nil)); !errors.Is(err, session.ErrTargetRefused) {
+	d := w.open(c)
+	if _, err := d.Resolve(t.Context(), w.table(1, false, nil), d.options(session.Session{})); !errors.Is(err, session.ErrTargetRefused) {
 		t.Errorf("birth of what exists: %v", err)
 	}
 }
@@ -136,13 +146,13 @@ func TestTheFenceLetsOneSessionIn(t *testing.T) {
 	if err := w.driver.Decide(t.Context(), s); !errors.Is(err, session.ErrStaleEpoch) {
 		t.Errorf("decide of the old session: %v", err)
 	}
-	if r, err := w.driver.Resolve(t.Context(), tg); err != nil || r.Epoch != 2 {
+	if r, err := w.driver.Resolve(t.Context(), tg, w.driver.options(session.Session{})); err != nil || r.Epoch != 2 {
 		t.Errorf("epoch %d, %v", r.Epoch, err)
 	}
 }
 
 func TestAPartitionIsCreatedAndGivenBack(t *testing.T) {
-	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing, c.RemoveCreated = CreateMissing, true })
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing, c.RemoveCreated = session.MissingCreate, true })
 	tg := w.table(2, true, nil)
 	tg.Partition = "north"
 	s, err := begin(t.Context(), w.driver, newSession(tg, 1))
@@ -163,7 +173,7 @@ func TestAPartitionIsCreatedAndGivenBack(t *testing.T) {
 }
 
 func TestABirthWhoseNameIsTakenIsNoLoad(t *testing.T) {
-	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = BearMissing })
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := w.table(2, true, nil)
 	tg.Partition = "north"
 	s, err := begin(t.Context(), w.driver, newSession(tg, 1))
@@ -189,7 +199,7 @@ func TestWritersAreKeptOutAndLetInAgain(t *testing.T) {
 		return client.ACL{ResourceName: name, Resource: resource, PrincipalName: principal, PrincipalType: "User", Host: "*", Operation: op, Permission: client.Allow}
 	}
 	for _, commits := range []bool{true, false} {
-		w := newWorld(t, flusstest.Options{Authorizer: true}, func(c *Config) { c.Principal = "User:broker" })
+		w := newWorld(t, flusstest.Options{Authorizer: true}, func(c *Config) { c.Principal, c.WiderRules = "User:broker", NoticeWider })
 		tg := w.table(3, false, nil)
 		name := tg.Database + "." + tg.Table
 		before := []client.ACL{
@@ -224,6 +234,90 @@ func TestWritersAreKeptOutAndLetInAgain(t *testing.T) {
 		}
 		if len(after) != len(before) {
 			t.Errorf("%d rules, before %d", len(after), len(before))
+		}
+	}
+}
+
+// TestRulesBeyondTheTableAreNotWithdrawn: they concern more than the load, so it is
+// refused, or its plan says that writers are only noticed.
+func TestRulesBeyondTheTableAreNotWithdrawn(t *testing.T) {
+	for name, r := range map[string]client.ACL{
+		"of the database":       {ResourceName: "fluss", Resource: client.DatabaseResource, Operation: client.OpWrite},
+		"of all databases":      {ResourceName: "*", Resource: client.DatabaseResource, Operation: client.OpWrite},
+		"of all tables":         {ResourceName: "*", Resource: client.TableResource, Operation: client.OpAll},
+		"of the cluster":        {ResourceName: "fluss-cluster", Resource: client.ClusterResource, Operation: client.OpAll},
+		"reading the database":  {ResourceName: "fluss", Resource: client.DatabaseResource, Operation: client.OpRead},
+		"of another database":   {ResourceName: "other", Resource: client.DatabaseResource, Operation: client.OpWrite},
+		"of the broker itself":  {ResourceName: "fluss", Resource: client.DatabaseResource, Operation: client.OpAll, PrincipalName: "broker"},
+		"of the cluster, to us": {ResourceName: "fluss-cluster", Resource: client.ClusterResource, Operation: client.OpAll, PrincipalName: "broker"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, flusstest.Options{Authorizer: true}, func(c *Config) { c.Principal = "User:broker" })
+			wide := r.PrincipalName == "" && r.Operation != client.OpRead && r.ResourceName != "other"
+			if r.PrincipalName == "" {
+				r.PrincipalName = "carol"
+			}
+			r.PrincipalType, r.Host, r.Permission = "User", "*", client.Allow
+			if err := w.client.CreateACLs(t.Context(), r); err != nil {
+				t.Fatal(err)
+			}
+			tg, before := w.table(1, false, nil), w.acls()
+			s := newSession(tg, 1)
+			f, err := w.driver.Begin(t.Context(), s)
+			want := fenceRules
+			if wide {
+				if !errors.Is(err, session.ErrTargetRefused) || !strings.Contains(err.Error(), r.ResourceName) || strings.Contains(err.Error(), "carol") {
+					t.Fatalf("%v", err)
+				}
+				if res, err := w.driver.Resolve(t.Context(), tg, w.driver.options(session.Session{})); err != nil || res.Epoch != 0 {
+					t.Errorf("the refused load left a fence: %+v, %v", res, err)
+				}
+				w.config.WiderRules, want = NoticeWider, fencePartly
+				f, err = w.open(w.config).Begin(t.Context(), s)
+			}
+			if err != nil || f.Plan.Fence != want {
+				t.Errorf("fence %q, %v; want %q", f.Plan.Fence, err, want)
+			}
+			if !maps.Equal(w.acls(), before) {
+				t.Errorf("rules %v, before %v", w.acls(), before)
+			}
+		})
+	}
+}
+
+// TestARuleGivenDuringALoadIsWithdrawnToo: by Decide, and it is given back with the rest.
+func TestARuleGivenDuringALoadIsWithdrawnToo(t *testing.T) {
+	w := newWorld(t, flusstest.Options{Authorizer: true}, func(c *Config) { c.Principal = "User:broker" })
+	s := w.built(nil)
+	late := client.ACL{ResourceName: s.Target.Database + "." + s.Target.Table, Resource: client.TableResource, PrincipalName: "alice", PrincipalType: "User", Host: "*", Operation: client.OpWrite, Permission: client.Allow}
+	if err := w.client.CreateACLs(t.Context(), late); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.driver.Decide(t.Context(), s); err != nil || w.acls()[late] {
+		t.Errorf("%v; rules %v", err, w.acls())
+	}
+	if err := w.driver.Publish(t.Context(), s); err != nil || !w.acls()[late] {
+		t.Errorf("%v; rules %v", err, w.acls())
+	}
+}
+
+func TestThePlanSaysWhatKeepsWritersOut(t *testing.T) {
+	for name, c := range map[string]struct {
+		authorizer bool
+		principal  string
+		partition  string
+		want       string
+	}{
+		"no principal":            {true, "", "", fenceProofs},
+		"no authorizer":           {false, "User:broker", "", fenceProofs},
+		"both":                    {true, "User:broker", "", fenceRules},
+		"a partition that is not": {true, "User:broker", "p", fenceUnborn},
+	} {
+		w := newWorld(t, flusstest.Options{Authorizer: c.authorizer}, func(k *Config) { k.Principal, k.Missing = c.principal, session.MissingBirth })
+		tg := w.table(1, c.partition != "", nil)
+		tg.Partition = c.partition
+		if s, err := begin(t.Context(), w.driver, newSession(tg, 1)); err != nil || s.Plan.Fence != c.want {
+			t.Errorf("%s: fence %q, %v; want %q", name, s.Plan.Fence, err, c.want)
 		}
 	}
 }

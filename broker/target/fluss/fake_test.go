@@ -61,7 +61,7 @@ func newWorld(t *testing.T, o flusstest.Options, change func(*Config)) *world {
 	}
 	t.Cleanup(func() { w.client.Close() })
 	w.nodes = &fakeNodes{w: w, data: map[string]node{partitionsNode: {}}}
-	w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease)
+	w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease(fakeRoot))
 	w.config = Config{
 		Client: w.client, Objects: store, RootURI: fakeRoot, ZooKeeper: w.nodes,
 		LeaderTimeout: 3 * time.Second, RestoreTimeout: 500 * time.Millisecond, CommitTimeout: 200 * time.Millisecond, Settle: time.Millisecond,
@@ -83,14 +83,28 @@ func (w *world) open(c Config) *Driver {
 	return d
 }
 
-// lease keeps a lease's content in the remote directory, as a coordinator does.
-func (w *world) lease(r *flusstest.Request) (proto.Message, error) {
-	k := "lease/kv-snapshot/" + r.Message.(*flusspb.AcquireKvSnapshotLeaseRequest).GetLeaseId() + "/0/x.metadata"
-	_, err := w.store.Put(context.Background(), k, strings.NewReader("{}"), objstore.PutOptions{})
-	if err != nil && !errors.Is(err, objstore.ErrExists) {
-		return nil, err
+// lease keeps a lease's content in the remote directory and its name in ZooKeeper, as a
+// coordinator does.
+func (w *world) lease(root string) flusstest.Handler {
+	return func(r *flusstest.Request) (proto.Message, error) {
+		k := leaseKey(r)
+		w.nodes.mu.Lock()
+		w.nodes.data[leasesNode+"/"+leaseID(r)] = node{data: fmt.Appendf(nil, `{"version":1,"expiration_time":1,"tables":[{"table_id":0,"lease_metadata_path":%q}]}`, root+"/"+k)}
+		w.nodes.mu.Unlock()
+		_, err := w.store.Put(context.Background(), k, strings.NewReader("{}"), objstore.PutOptions{})
+		if err != nil && !errors.Is(err, objstore.ErrExists) {
+			return nil, err
+		}
+		return &flusspb.AcquireKvSnapshotLeaseResponse{}, nil
 	}
-	return &flusspb.AcquireKvSnapshotLeaseResponse{}, nil
+}
+
+func leaseID(r *flusstest.Request) string {
+	return r.Message.(*flusspb.AcquireKvSnapshotLeaseRequest).GetLeaseId()
+}
+
+func leaseKey(r *flusstest.Request) string {
+	return "lease/kv-snapshot/" + leaseID(r) + "/0/x.metadata"
 }
 
 // restore reads a snapshot's rows as a leader does, _METADATA first.
@@ -398,6 +412,15 @@ func (w *world) bear(ops []zk.Op) error {
 			return err
 		}
 	}
+	epoch, err := w.client.Coordinator().Epoch(ctx)
+	if err != nil {
+		return err
+	}
+	for _, b := range buckets { // before the commit: on 0.8 a stop deletes remote files
+		if err := w.client.Tablet(b.Leader).StopReplica(ctx, epoch, physical.Bucket(b.ID), 0, client.DeleteLocal); err != nil {
+			return err
+		}
+	}
 	for _, o := range ops {
 		if !strings.Contains(o.Path(), "/snapshots/") {
 			continue
@@ -415,16 +438,12 @@ func (w *world) bear(ops []zk.Op) error {
 		if err != nil {
 			return err
 		}
-		if err := w.client.Coordinator().CommitKVSnapshot(ctx, raw, 0, 0); err != nil {
+		if err := w.client.Coordinator().CommitKVSnapshot(ctx, raw, epoch, 0); err != nil {
 			return err
 		}
 	}
 	for _, b := range buckets {
-		tablet := w.client.Tablet(b.Leader)
-		if err := tablet.StopReplica(ctx, 0, physical.Bucket(b.ID), 0, client.DeleteLocal); err != nil {
-			return err
-		}
-		if err := tablet.NotifyLeaderAndISR(ctx, 0, client.LeaderAndISR{Physical: physical, Bucket: b.ID, Leader: b.Leader, Replicas: b.Replicas, ISR: b.Replicas}); err != nil {
+		if err := w.client.Tablet(b.Leader).NotifyLeaderAndISR(ctx, epoch, client.LeaderAndISR{Physical: physical, Bucket: b.ID, Leader: b.Leader, Replicas: b.Replicas, ISR: b.Replicas}); err != nil {
 			return err
 		}
 	}

@@ -141,7 +141,7 @@ func (d *Driver) begun(old *fence, s session.Session, p *place) (*fence, error) 
 	next := &fence{
 		Version: recordVersion, Epoch: s.Epoch, SessionID: s.ID, State: fenceBegun,
 		Expires: s.BuildDeadline.Add(graceAfterDeadline), PartitionID: p.physical.PartitionID,
-		Created: p.missing && d.c.Missing == CreateMissing,
+		Created: p.missing && d.options(s).Missing == session.MissingCreate,
 	}
 	switch {
 	case old == nil:
@@ -194,7 +194,8 @@ func physicalOf(s session.Session) client.Physical {
 
 // Decide implements target.Driver. It proves once more that the target is the frozen
 // one and empty: a load that would fail for that is aborted here, where it still can be.
-func (d *Driver) Decide(ctx context.Context, s session.Session) error {
+func (d *Driver) Decide(ctx context.Context, s session.Session) (err error) {
+	defer outage(&err)
 	k := fenceKey(s.TableID, s.Target.Partition)
 	f, err := d.fence(ctx, k)
 	if err != nil {
@@ -204,6 +205,12 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) error {
 		return err
 	}
 	if f.State == fenceBegun {
+		if s.Plan.Fence == fenceRules || s.Plan.Fence == fencePartly {
+			// A rule given meanwhile would open the fence again.
+			if _, err := d.withdrawRules(ctx, k, s); err != nil {
+				return err
+			}
+		}
 		if err := d.stillFit(ctx, s); err != nil {
 			return err
 		}
@@ -260,7 +267,8 @@ func frozenIs(s session.Session, p *place) error {
 }
 
 // Abort implements target.Driver.
-func (d *Driver) Abort(ctx context.Context, s session.Session) error {
+func (d *Driver) Abort(ctx context.Context, s session.Session) (err error) {
+	defer outage(&err)
 	k, p, err := d.abortKey(ctx, s)
 	if err != nil || k == "" {
 		return err
@@ -302,7 +310,7 @@ func (d *Driver) giveBack(ctx context.Context, k string, s session.Session, p *p
 	if err := d.restoreRules(ctx, k, s); err != nil {
 		return err
 	}
-	if !f.Created || !d.c.RemoveCreated || p.missing {
+	if !f.Created || !d.options(s).RemoveCreated || p.missing {
 		return nil
 	}
 	switch err := d.proveEmpty(ctx, p); {

@@ -25,7 +25,9 @@
 // it: its publication stops with ErrForeignRows and says which bucket. Between that
 // last look and the stop lies one round trip in which a writer's row would be lost;
 // where the cluster has an authorizer, Config.Principal closes it: the rules that let
-// others write to the table are withdrawn while the session lives, and given back.
+// others write to the table are withdrawn while the session lives, and given back. Rules
+// about more than the table are not touched: Begin refuses them, or, with NoticeWider,
+// goes on and says so. Plan.Fence tells which of it holds.
 //
 // # Records
 //
@@ -87,16 +89,6 @@ const (
 	Restart Publication = "restart"
 )
 
-// Missing says what Begin does about a partition that does not exist.
-type Missing string
-
-// What is done about a missing partition.
-const (
-	RefuseMissing Missing = ""
-	CreateMissing Missing = "create" // Begin creates it, empty
-	BearMissing   Missing = "birth"  // Publish brings it into being with its rows
-)
-
 // Nodes is what the driver needs of ZooKeeper; *zk.Client is one. Paths are below the
 // cluster's root.
 type Nodes interface {
@@ -129,14 +121,17 @@ type Config struct {
 	// only partitions that do not exist are loaded, so that every load is atomic.
 	Publication Publication
 	// Missing is about partitions that do not exist. Publication Birth implies
-	// BearMissing.
-	Missing Missing
+	// session.MissingBirth.
+	Missing session.Missing
 	// RemoveCreated lets Abort drop a partition that Begin created, if it is still empty.
 	RemoveCreated bool
 	// Principal is the cluster's user that this broker is, as "User:name"; rules that
 	// let others write to the table are withdrawn while a session lives. "" leaves
 	// rules alone.
 	Principal string
+	// WiderRules is about rules of a database or the cluster that let others write.
+	// Without a Principal it is not asked.
+	WiderRules WiderRules
 
 	// LeaderTimeout bounds the wait for a bucket's leader: 0 means 1 min.
 	LeaderTimeout time.Duration
@@ -188,14 +183,17 @@ func Open(c Config) (*Driver, error) {
 		c.Publication = InPlace
 	case InPlace, Restart:
 	case Birth:
-		c.Missing = BearMissing
+		c.Missing = session.MissingBirth
 	default:
 		return nil, fmt.Errorf("fluss target: publication %q: want %s, %s or %s", c.Publication, InPlace, Birth, Restart)
 	}
 	switch c.Missing {
-	case RefuseMissing, CreateMissing, BearMissing:
+	case session.MissingRefuse, session.MissingCreate, session.MissingBirth:
 	default:
-		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, CreateMissing, BearMissing)
+		return nil, fmt.Errorf("fluss target: missing partitions: %q: want %q or %q", c.Missing, session.MissingCreate, session.MissingBirth)
+	}
+	if c.WiderRules != RefuseWider && c.WiderRules != NoticeWider {
+		return nil, fmt.Errorf("fluss target: wider rules: %q: want %q or %q", c.WiderRules, RefuseWider, NoticeWider)
 	}
 	if kind, name, ok := strings.Cut(c.Principal, ":"); c.Principal != "" && (!ok || kind == "" || name == "") {
 		return nil, fmt.Errorf("fluss target: principal %q: want User:name", c.Principal)
@@ -244,8 +242,20 @@ func checkRoot(root string) error {
 func (d *Driver) Capabilities() target.Capabilities {
 	return target.Capabilities{
 		Name: "fluss", LogOffset: "zero", Publication: string(d.c.Publication),
+		Defaults:  d.options(session.Session{}),
 		HandOvers: []session.HandOver{session.HandOverSame, session.HandOverCopy, session.HandOverWait},
 	}
+}
+
+// options are a session's, completed by what the driver's configuration says; those of
+// sessions begun by older versions are empty.
+func (d *Driver) options(s session.Session) session.Options {
+	o := s.Options
+	if o.Publication == "" {
+		o.Publication, o.Missing = string(d.c.Publication), d.c.Missing
+		o.RemoveCreated = d.c.RemoveCreated
+	}
+	return o
 }
 
 // Objects implements target.Driver.

@@ -43,22 +43,24 @@ func openLive(t *testing.T, change func(*Config)) *live {
 
 func openOn(t *testing.T, cluster *env.Fluss, change func(*Config)) *live {
 	t.Helper()
-	cl, err := client.Dial(t.Context(), client.Config{Bootstrap: []string{cluster.Bootstrap()}})
+	store, err := local.Open(cluster.RemotePath(), local.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { cl.Close() })
+	t.Cleanup(func() { store.Close() })
+	return openAs(t, cluster, env.FlussUser{}, store, change)
+}
+
+// openAs is a driver that is a user of the cluster.
+func openAs(t *testing.T, cluster *env.Fluss, user env.FlussUser, objects objstore.Store, change func(*Config)) *live {
+	t.Helper()
 	z, err := zk.New(zk.Config{Servers: []string{cluster.ZooKeeper()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { z.Close() })
-	store, err := local.Open(uriDir(cluster.RemoteDir()), local.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { store.Close() })
-	c := Config{Client: cl, Objects: store, RootURI: cluster.RemoteDir(), ZooKeeper: z, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
+	cl := dialAs(t, cluster, user)
+	c := Config{Client: cl, Objects: objects, RootURI: cluster.RemoteDir(), ZooKeeper: z, Logger: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if change != nil {
 		change(&c)
 	}
@@ -67,6 +69,20 @@ func openOn(t *testing.T, cluster *env.Fluss, change func(*Config)) *live {
 		t.Fatal(err)
 	}
 	return &live{cluster: cluster, client: cl, driver: d, config: c}
+}
+
+func dialAs(t *testing.T, cluster *env.Fluss, user env.FlussUser) *client.Client {
+	t.Helper()
+	c := client.Config{Bootstrap: []string{cluster.Bootstrap()}}
+	if user.Name != "" {
+		c.SASL = client.Password(user.Name, user.Password.Reveal())
+	}
+	cl, err := client.Dial(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	return cl
 }
 
 func (l *live) table(t *testing.T, table *schema.Table) session.Target {
@@ -96,7 +112,7 @@ func TestLiveLoadInPlace(t *testing.T) {
 }
 
 func TestLiveLoadOfAPartition(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = CreateMissing })
+	l := openLive(t, func(c *Config) { c.Missing = session.MissingCreate })
 	tg := l.table(t, newTable(t, 2, true, nil))
 	tg.Partition = "a"
 	load(t, l.driver, tg, 1, 1000)
@@ -104,7 +120,7 @@ func TestLiveLoadOfAPartition(t *testing.T) {
 }
 
 func TestLiveBirthOfAPartition(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
+	l := openLive(t, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := l.table(t, newTable(t, 2, true, nil))
 	for i, partition := range []string{"a", "b"} {
 		tg.Partition = partition
@@ -191,7 +207,7 @@ func (l *live) restart(t *testing.T, n int) {
 }
 
 func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
-	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), func(c *Config) { c.Missing = BearMissing })
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{}), func(c *Config) { c.Missing = session.MissingBirth })
 	whole := l.table(t, newTable(t, 3, false, nil))
 	load(t, l.driver, whole, 1, 1000)
 	born := l.table(t, newTable(t, 2, true, nil))
@@ -208,7 +224,7 @@ func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
 // TestLiveAnyBrokerGoesOnWhereOneDied is TestAnyBrokerGoesOnWhereOneDied on real
 // servers, at some of the places.
 func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Missing = BearMissing })
+	l := openLive(t, func(c *Config) { c.Missing = session.MissingBirth })
 	for _, partitioned := range []bool{false, true} {
 		for n, died := 3, true; died; n += 4 {
 			tg := l.table(t, newTable(t, 2, partitioned, nil))
@@ -226,7 +242,7 @@ func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
 }
 
 func TestLiveReplicatedRowsSurviveTheirLeader(t *testing.T) {
-	l := openOn(t, env.NeedFluss(t, env.FlussOptions{TabletServers: 3}), func(c *Config) { c.Missing = BearMissing })
+	l := openOn(t, env.NeedFluss(t, env.FlussOptions{TabletServers: 3}), func(c *Config) { c.Missing = session.MissingBirth })
 	three := map[string]string{"table.replication.factor": "3"}
 	whole := l.table(t, newTable(t, 3, false, three))
 	load(t, l.driver, whole, 1, 1000)
@@ -259,44 +275,6 @@ func (l *live) await(t *testing.T, tg session.Target) {
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestLiveWritersAreKeptOutAndLetInAgain(t *testing.T) {
-	l := openLive(t, func(c *Config) { c.Principal = "User:broker" })
-	every := client.ACLFilter{Resource: client.AnyResource, Operation: client.AnyOperation, Permission: client.AnyPermission}
-	if _, err := l.client.ACLs(t.Context(), every); client.CodeOf(err) == client.CodeSecurityDisabled {
-		t.Skip("the cluster has no authorizer")
-	}
-	tg := l.table(t, newTable(t, 3, false, nil))
-	rule := client.ACL{ResourceName: tg.Database + "." + tg.Table, Resource: client.TableResource, PrincipalName: "alice", PrincipalType: "User", Host: "*", Operation: client.OpAll, Permission: client.Allow}
-	if err := l.client.CreateACLs(t.Context(), rule); err != nil {
-		t.Fatal(err)
-	}
-	list := func() string {
-		all, err := l.client.ACLs(t.Context(), every)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return fmt.Sprint(all)
-	}
-	before := list()
-	s, err := begin(t.Context(), l.driver, newSession(tg, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if during := list(); during == before || strings.Contains(during, fmt.Sprint(rule)) {
-		t.Errorf("during the session: %s", during)
-	}
-	build(t, l.config.Objects, l.driver, s, 100)
-	if err := l.driver.Decide(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.driver.Publish(t.Context(), s); err != nil {
-		t.Fatal(err)
-	}
-	if after := list(); after != before {
-		t.Errorf("after it: %s, before: %s", after, before)
 	}
 }
 

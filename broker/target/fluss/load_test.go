@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -245,5 +244,3 @@ func show(table *client.Table, r []row.Value) string {
 	}
 	return fmt.Sprint(out)
 }
-
-func uriDir(uri string) string { return strings.TrimPrefix(uri, "file://") }

@@ -15,6 +15,7 @@ import (
 // Paths below the cluster's ZooKeeper root: org.apache.fluss.server.zk.data.ZkData.
 const (
 	partitionsNode   = "/tabletservers/partitions"
+	leasesNode       = "/leases/kv_snapshot"
 	partitionCounter = "/metadata/partition_seqid"
 )
 

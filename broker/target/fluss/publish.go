@@ -15,7 +15,8 @@ import (
 // Publish implements target.Driver. Repeating goes on where the former stopped. When a
 // bucket cannot be adopted the session stays COMMITTING: buckets before it serve the
 // load and are never taken back. The error says which bucket it is, and why.
-func (d *Driver) Publish(ctx context.Context, s session.Session) error {
+func (d *Driver) Publish(ctx context.Context, s session.Session) (err error) {
+	defer outage(&err)
 	k := fenceKey(s.TableID, s.Target.Partition)
 	f, err := d.fence(ctx, k)
 	if err != nil {

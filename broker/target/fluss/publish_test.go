@@ -57,7 +57,7 @@ func TestALoadInPlaceIsServed(t *testing.T) {
 }
 
 func TestABirthIsServed(t *testing.T) {
-	w := newWorld(t, flusstest.Options{Tablets: 2}, func(c *Config) { c.Missing = BearMissing })
+	w := newWorld(t, flusstest.Options{Tablets: 2}, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := w.table(3, true, nil)
 	tg.Partition = "north"
 	s := load(t, w.driver, tg, 1, 300)
@@ -359,7 +359,7 @@ func dieAndGoOn(t *testing.T, mode string, n int, behind bool) (died bool) {
 	if mode == "lake" {
 		properties = map[string]string{"table.datalake.enabled": "true", "table.datalake.format": "paimon"}
 	}
-	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = BearMissing })
+	w := newWorld(t, flusstest.Options{}, func(c *Config) { c.Missing = session.MissingBirth })
 	tg := w.table(2, mode == "birth", properties)
 	if mode == "birth" {
 		tg.Partition = "north"

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/key"
 	"github.com/fluss-sluice/sluice/fluss/layout"
@@ -26,16 +27,28 @@ func pathOf(t session.Target) client.TablePath {
 	return client.TablePath{Database: t.Database, Table: t.Table}
 }
 
-// known maps refusals that say that something does not exist.
+// known maps refusals that say that something does not exist, or is not for this client.
 func known(t session.Target, err error) error {
 	switch client.CodeOf(err) {
 	case client.CodeTableNotExist, client.CodeDatabaseNotExist, client.CodePartitionNotExist, client.CodeUnknownTableOrBucket:
 		return fmt.Errorf("%w: %s: %w", session.ErrTargetNotFound, t, err)
 	}
-	if errors.Is(err, client.ErrUnsupported) {
+	if errors.Is(err, client.ErrUnsupported) || client.CodeOf(err) == client.CodeAuthorization {
 		return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, t, err)
 	}
 	return err
+}
+
+// outage gives failures of the cluster and its ZooKeeper their kinds: what may work when
+// it is repeated, and what this broker is not let to do.
+func outage(err *error) {
+	switch {
+	case *err == nil, errors.Is(*err, target.ErrUnavailable):
+	case errors.Is(*err, zk.ErrDenied):
+		*err = fmt.Errorf("%w: sluiced may not do this in the cluster's ZooKeeper, see its zookeeper_auth_file: %w", session.ErrTargetRefused, *err)
+	case errors.Is(*err, zk.ErrUnavailable), errors.Is(*err, client.ErrUnreachable), errors.Is(*err, client.ErrNoAnswer):
+		*err = fmt.Errorf("%w: %w", target.ErrUnavailable, *err)
+	}
 }
 
 func checkNames(t session.Target) error {
@@ -45,8 +58,8 @@ func checkNames(t session.Target) error {
 	return nil
 }
 
-// find asks the cluster for a target. A missing partition is found as such when the
-// configuration has a use for it.
+// find asks the cluster for a target. A missing partition is found as such; whether
+// there is a use for it is for the caller to say.
 func (d *Driver) find(ctx context.Context, t session.Target) (*place, error) {
 	if err := checkNames(t); err != nil {
 		return nil, err
@@ -66,7 +79,7 @@ func (d *Driver) find(ctx context.Context, t session.Target) (*place, error) {
 	}
 	physical, err := d.c.Client.Resolve(ctx, info.Path, t.Partition)
 	switch {
-	case client.CodeOf(err) == client.CodePartitionNotExist && d.c.Missing != RefuseMissing:
+	case client.CodeOf(err) == client.CodePartitionNotExist:
 		p.missing = true
 		return p, checkPartition(info.Table, t)
 	case err != nil:
@@ -97,8 +110,9 @@ func (p *place) target() session.Target {
 	return session.Target{Database: p.info.Path.Database, Table: p.info.Path.Table, Partition: p.physical.Partition}
 }
 
-// checkLoad says why a table must not be bulk loaded here.
-func (d *Driver) checkLoad(ctx context.Context, p *place) error {
+// checkLoad says why a target must not be bulk loaded here, or not in the way that the
+// options ask for.
+func (d *Driver) checkLoad(ctx context.Context, p *place, o session.Options) error {
 	refuse := func(err error) error { return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, p.target(), err) }
 	if d.c.ReadOnly {
 		return refuse(errors.New("this broker only reads from the cluster"))
@@ -109,8 +123,8 @@ func (d *Driver) checkLoad(ctx context.Context, p *place) error {
 	if _, err := key.New(p.info.Table); err != nil {
 		return refuse(err)
 	}
-	if d.c.Publication == Birth && !p.missing {
-		return refuse(errors.New("loads are published by birth here, and this target exists: name a partition that does not"))
+	if err := checkOptions(p, o); err != nil {
+		return err
 	}
 	release, err := d.c.Client.Release(ctx)
 	if err != nil {
@@ -122,13 +136,43 @@ func (d *Driver) checkLoad(ctx context.Context, p *place) error {
 	return nil
 }
 
+// checkOptions refuses options that cannot be kept for what is there.
+func checkOptions(p *place, o session.Options) error {
+	refuse := func(format string, args ...any) error {
+		return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, p.target(), fmt.Errorf(format, args...))
+	}
+	publication, missing := Publication(o.Publication), o.Missing
+	if publication == Birth {
+		missing = session.MissingBirth
+	}
+	switch publication {
+	case InPlace, Birth, Restart:
+	default:
+		return refuse("publication %.64q: want %s, %s or %s", o.Publication, InPlace, Birth, Restart)
+	}
+	switch {
+	case p.missing && missing == session.MissingRefuse:
+		return fmt.Errorf("%w: %s: there is no such partition; create it, or let the load do it (missing: create or birth)", session.ErrTargetNotFound, p.target())
+	case o.TableJSON != "":
+		return refuse("a table descriptor is for tables that do not exist")
+	case !p.missing && publication == Birth:
+		return refuse("publication birth is for what does not exist, and this target does")
+	case o.ReplaceEmpty:
+		return refuse("an existing target cannot be replaced here")
+	case o.Visibility == session.VisibilityAtomic && (!p.missing || missing != session.MissingBirth):
+		return refuse("an existing target is loaded bucket by bucket: meanwhile readers see some buckets loaded and others empty")
+	}
+	return nil
+}
+
 // Resolve implements target.Driver.
-func (d *Driver) Resolve(ctx context.Context, t session.Target) (target.Resolved, error) {
+func (d *Driver) Resolve(ctx context.Context, t session.Target, o session.Options) (_ target.Resolved, err error) {
+	defer outage(&err)
 	p, err := d.find(ctx, t)
 	if err != nil {
 		return target.Resolved{}, err
 	}
-	if err := d.checkLoad(ctx, p); err != nil {
+	if err := d.checkLoad(ctx, p, o); err != nil {
 		return target.Resolved{}, err
 	}
 	f, err := d.fence(ctx, p.fenceKey())
@@ -143,7 +187,7 @@ func (d *Driver) Resolve(ctx context.Context, t session.Target) (target.Resolved
 }
 
 func (d *Driver) resolved(p *place) target.Resolved {
-	r := target.Resolved{Table: d.tableOf(p.info)}
+	r := target.Resolved{Table: d.tableOf(p.info), Missing: p.missing}
 	if id := p.physical.PartitionID; id != nil {
 		r.Partition = &target.Partition{Name: p.physical.Partition, ID: *id}
 	}

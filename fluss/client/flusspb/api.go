@@ -48,6 +48,7 @@ const (
 	APIDropAcls                   API = 1041
 	APILakeTieringHeartbeat       API = 1042
 	APIAlterTable                 API = 1044
+	APIDescribeClusterConfigs     API = 1045
 	APIAddServerTag               API = 1047
 	APIRemoveServerTag            API = 1048
 	APIRebalance                  API = 1049
@@ -63,7 +64,6 @@ const (
 // Keys of calls that Sluice does not make, but by whose presence it recognises
 // releases.
 const (
-	APIDescribeClusterConfigs   API = 1045 // both kinds of server, since 0.8
 	APIPrepareLakeTableSnapshot API = 1052 // coordinator, since 0.9
 	APIScanKv                   API = 1061 // tablet server, since main of 2026
 	APIGetClusterHealth         API = 1062 // both, since main of 2026
@@ -118,6 +118,7 @@ var calls = map[API]call{
 	APIDropAcls:                   {"DropAcls", 0, &DropAclsRequest{}, &DropAclsResponse{}},
 	APILakeTieringHeartbeat:       {"LakeTieringHeartbeat", 0, &LakeTieringHeartbeatRequest{}, &LakeTieringHeartbeatResponse{}},
 	APIAlterTable:                 {"AlterTable", 0, &AlterTableRequest{}, &AlterTableResponse{}},
+	APIDescribeClusterConfigs:     {"DescribeClusterConfigs", 0, &DescribeClusterConfigsRequest{}, &DescribeClusterConfigsResponse{}},
 	APIAddServerTag:               {"AddServerTag", 0, &ServerTagRequest{}, &ServerTagResponse{}},
 	APIRemoveServerTag:            {"RemoveServerTag", 0, &ServerTagRequest{}, &ServerTagResponse{}},
 	APIRebalance:                  {"Rebalance", 0, &RebalanceRequest{}, &RebalanceResponse{}},

@@ -7460,6 +7460,79 @@ func (x *RebalanceResponse) GetRebalanceId() string {
 	return ""
 }
 
+// Configurations may be secret; nothing of the answer is read.
+type DescribeClusterConfigsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeClusterConfigsRequest) Reset() {
+	*x = DescribeClusterConfigsRequest{}
+	mi := &file_fluss_proto_msgTypes[135]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeClusterConfigsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeClusterConfigsRequest) ProtoMessage() {}
+
+func (x *DescribeClusterConfigsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fluss_proto_msgTypes[135]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeClusterConfigsRequest.ProtoReflect.Descriptor instead.
+func (*DescribeClusterConfigsRequest) Descriptor() ([]byte, []int) {
+	return file_fluss_proto_rawDescGZIP(), []int{135}
+}
+
+type DescribeClusterConfigsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeClusterConfigsResponse) Reset() {
+	*x = DescribeClusterConfigsResponse{}
+	mi := &file_fluss_proto_msgTypes[136]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeClusterConfigsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeClusterConfigsResponse) ProtoMessage() {}
+
+func (x *DescribeClusterConfigsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fluss_proto_msgTypes[136]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeClusterConfigsResponse.ProtoReflect.Descriptor instead.
+func (*DescribeClusterConfigsResponse) Descriptor() ([]byte, []int) {
+	return file_fluss_proto_rawDescGZIP(), []int{136}
+}
+
 type ListRebalanceProgressRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RebalanceId   *string                `protobuf:"bytes,1,opt,name=rebalance_id,json=rebalanceId" json:"rebalance_id,omitempty"`
@@ -7469,7 +7542,7 @@ type ListRebalanceProgressRequest struct {
 
 func (x *ListRebalanceProgressRequest) Reset() {
 	*x = ListRebalanceProgressRequest{}
-	mi := &file_fluss_proto_msgTypes[135]
+	mi := &file_fluss_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7481,7 +7554,7 @@ func (x *ListRebalanceProgressRequest) String() string {
 func (*ListRebalanceProgressRequest) ProtoMessage() {}
 
 func (x *ListRebalanceProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[135]
+	mi := &file_fluss_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7494,7 +7567,7 @@ func (x *ListRebalanceProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRebalanceProgressRequest.ProtoReflect.Descriptor instead.
 func (*ListRebalanceProgressRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{135}
+	return file_fluss_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *ListRebalanceProgressRequest) GetRebalanceId() string {
@@ -7514,7 +7587,7 @@ type ListRebalanceProgressResponse struct {
 
 func (x *ListRebalanceProgressResponse) Reset() {
 	*x = ListRebalanceProgressResponse{}
-	mi := &file_fluss_proto_msgTypes[136]
+	mi := &file_fluss_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7526,7 +7599,7 @@ func (x *ListRebalanceProgressResponse) String() string {
 func (*ListRebalanceProgressResponse) ProtoMessage() {}
 
 func (x *ListRebalanceProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[136]
+	mi := &file_fluss_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7539,7 +7612,7 @@ func (x *ListRebalanceProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRebalanceProgressResponse.ProtoReflect.Descriptor instead.
 func (*ListRebalanceProgressResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{136}
+	return file_fluss_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ListRebalanceProgressResponse) GetRebalanceId() string {
@@ -8086,7 +8159,9 @@ const file_fluss_proto_rawDesc = "" +
 	"\x10RebalanceRequest\x12\x18\n" +
 	"\x05goals\x18\x01 \x03(\x05B\x02\x10\x01R\x05goals\"6\n" +
 	"\x11RebalanceResponse\x12!\n" +
-	"\frebalance_id\x18\x01 \x02(\tR\vrebalanceId\"A\n" +
+	"\frebalance_id\x18\x01 \x02(\tR\vrebalanceId\"\x1f\n" +
+	"\x1dDescribeClusterConfigsRequest\" \n" +
+	"\x1eDescribeClusterConfigsResponse\"A\n" +
 	"\x1cListRebalanceProgressRequest\x12!\n" +
 	"\frebalance_id\x18\x01 \x01(\tR\vrebalanceId\"m\n" +
 	"\x1dListRebalanceProgressResponse\x12!\n" +
@@ -8105,7 +8180,7 @@ func file_fluss_proto_rawDescGZIP() []byte {
 	return file_fluss_proto_rawDescData
 }
 
-var file_fluss_proto_msgTypes = make([]protoimpl.MessageInfo, 137)
+var file_fluss_proto_msgTypes = make([]protoimpl.MessageInfo, 139)
 var file_fluss_proto_goTypes = []any{
 	(*ErrorResponse)(nil),                      // 0: sluice.fluss.ErrorResponse
 	(*ApiVersionsRequest)(nil),                 // 1: sluice.fluss.ApiVersionsRequest
@@ -8242,8 +8317,10 @@ var file_fluss_proto_goTypes = []any{
 	(*ServerTagResponse)(nil),                  // 132: sluice.fluss.ServerTagResponse
 	(*RebalanceRequest)(nil),                   // 133: sluice.fluss.RebalanceRequest
 	(*RebalanceResponse)(nil),                  // 134: sluice.fluss.RebalanceResponse
-	(*ListRebalanceProgressRequest)(nil),       // 135: sluice.fluss.ListRebalanceProgressRequest
-	(*ListRebalanceProgressResponse)(nil),      // 136: sluice.fluss.ListRebalanceProgressResponse
+	(*DescribeClusterConfigsRequest)(nil),      // 135: sluice.fluss.DescribeClusterConfigsRequest
+	(*DescribeClusterConfigsResponse)(nil),     // 136: sluice.fluss.DescribeClusterConfigsResponse
+	(*ListRebalanceProgressRequest)(nil),       // 137: sluice.fluss.ListRebalanceProgressRequest
+	(*ListRebalanceProgressResponse)(nil),      // 138: sluice.fluss.ListRebalanceProgressResponse
 }
 var file_fluss_proto_depIdxs = []int32{
 	2,   // 0: sluice.fluss.ApiVersionsResponse.api_versions:type_name -> sluice.fluss.ApiVersion
@@ -8339,7 +8416,7 @@ func file_fluss_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fluss_proto_rawDesc), len(file_fluss_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   137,
+			NumMessages:   139,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

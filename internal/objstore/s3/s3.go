@@ -307,6 +307,10 @@ func hexDigest(b64 string) string {
 // List implements objstore.Store. Folder markers (empty objects whose name ends in a
 // slash), which consoles make, are left out. A listing that fits into one page, or
 // whose first page is out of order, is sorted here.
+//
+// Whoever has keys of the service for one directory may give objects there any name, so
+// a name that CheckKey refuses must not end the listing: nobody could delete it then,
+// nor anything beside it.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[objstore.Info, error] {
 	return func(yield func(objstore.Info, error) bool) {
 		if err := checkListPrefix(prefix); err != nil {
@@ -321,7 +325,9 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[objstore.Info
 
 // list calls yield until that returns false, which is no error.
 func (s *Store) list(ctx context.Context, prefix string, yield func(objstore.Info) bool) error {
-	pages := awss3.NewListObjectsV2Paginator(s.client, &awss3.ListObjectsV2Input{Bucket: &s.bucket, Prefix: s.full(prefix)},
+	pages := awss3.NewListObjectsV2Paginator(s.client,
+		// XML has no way to write control characters, which names may have.
+		&awss3.ListObjectsV2Input{Bucket: &s.bucket, Prefix: s.full(prefix), EncodingType: types.EncodingTypeUrl},
 		func(o *awss3.ListObjectsV2PaginatorOptions) { o.StopOnDuplicateToken = true })
 	byKey := func(a, b objstore.Info) int { return strings.Compare(a.Key, b.Key) }
 	var infos []objstore.Info
@@ -331,7 +337,7 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(objstore.Inf
 		if err != nil {
 			return s.fail(ctx, "list", prefix, err)
 		}
-		if infos, err = s.listed(infos, page.Contents); err != nil {
+		if infos, err = s.listed(infos, page); err != nil {
 			return fmt.Errorf("list s3://%s/%s%s: %w", s.bucket, s.prefix, prefix, err)
 		}
 		sorting = sorting || first && !slices.IsSortedFunc(infos, byKey)
@@ -355,18 +361,21 @@ func (s *Store) list(ctx context.Context, prefix string, yield func(objstore.Inf
 }
 
 // listed appends the objects of a page.
-func (s *Store) listed(infos []objstore.Info, page []types.Object) ([]objstore.Info, error) {
-	for _, o := range page {
+func (s *Store) listed(infos []objstore.Info, page *awss3.ListObjectsV2Output) ([]objstore.Info, error) {
+	for _, o := range page.Contents {
 		name := aws.ToString(o.Key)
+		if page.EncodingType == types.EncodingTypeUrl {
+			var err error
+			if name, err = url.QueryUnescape(name); err != nil {
+				return nil, fmt.Errorf("the service lists %.300q, which is not URL-encoded although it says so", aws.ToString(o.Key))
+			}
+		}
 		key, ok := strings.CutPrefix(name, s.prefix)
 		if !ok {
 			return nil, fmt.Errorf("the service lists %q, which does not have the prefix", name)
 		}
 		if strings.HasSuffix(name, "/") && aws.ToInt64(o.Size) == 0 {
 			continue
-		}
-		if err := objstore.CheckKey(key); err != nil {
-			return nil, err
 		}
 		infos = append(infos, objstore.Info{Key: key, Size: aws.ToInt64(o.Size), ETag: bareETag(o.ETag), ModTime: aws.ToTime(o.LastModified)})
 	}
@@ -384,12 +393,24 @@ func checkListPrefix(prefix string) error {
 	return objstore.CheckKey(dir)
 }
 
-// Delete implements objstore.Store.
+// Delete implements objstore.Store. It takes most names that List yields, and sends them
+// as they are. Those with empty or dot segments and backslashes are refused: a service
+// that cleans paths would delete somebody else's object, or a whole folder (SeaweedFS
+// takes a\b for a/b).
 func (s *Store) Delete(ctx context.Context, key string) error {
-	if err := errors.Join(ctx.Err(), s.checkKey(key)); err != nil {
-		return fmt.Errorf("delete %q: %w", key, err)
+	err := ctx.Err()
+	if n := len(s.prefix) + len(key); err == nil && n > objstore.MaxKeyLength {
+		err = fmt.Errorf("%w: %d bytes with the store's prefix, more than %d", objstore.ErrInvalidKey, n, objstore.MaxKeyLength)
 	}
-	_, err := s.client.DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: &s.bucket, Key: s.full(key)})
+	for segment := range strings.SplitSeq(key, "/") {
+		if err == nil && (segment == "" || segment == "." || segment == ".." || strings.Contains(segment, `\`)) {
+			err = fmt.Errorf("%w: a service may take it for another one", objstore.ErrInvalidKey)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("delete %.300q: %w", key, err)
+	}
+	_, err = s.client.DeleteObject(ctx, &awss3.DeleteObjectInput{Bucket: &s.bucket, Key: s.full(key)})
 	if err == nil {
 		return nil
 	}

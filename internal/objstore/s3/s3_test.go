@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
+	awss3 "github.com/aws/aws-sdk-go-v2/service/s3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -80,6 +81,49 @@ func TestDeleteIsRepeatable(t *testing.T) {
 			}
 			mustPut(t, s, "a/b/c", []byte("3"))
 			wantContent(t, s, "a/b/c", []byte("3"))
+		})
+	}
+}
+
+// TestNamesThatAreNoKeysAreListedAndDeleted: keys of the service for one directory let
+// their holder give objects there any name that the service takes.
+func TestNamesThatAreNoKeysAreListedAndDeleted(t *testing.T) {
+	for _, kind := range env.Kinds {
+		t.Run(string(kind), func(t *testing.T) {
+			c := config(t, kind)
+			s := open(t, c)
+			raw := awss3.New(awss3.Options{Region: c.Region, BaseEndpoint: &c.Endpoint, UsePathStyle: true, Credentials: c.Credentials})
+			mustPut(t, s, "keep/a/f", []byte("1"))
+			mustPut(t, s, "own/f", []byte("2"))
+			stored := 0
+			for _, name := range []string{"a%b", "a%2fb", `a\b`, "a\tb", "a\x01b", "a\nb", "+", " ", "x//y", "d/.", "../keep/a/f", "x/../../keep/a/f", "end/"} {
+				_, err := raw.PutObject(t.Context(), &awss3.PutObjectInput{Bucket: &s.bucket, Key: s.full("own/" + name), Body: strings.NewReader("odd")})
+				if err == nil {
+					stored++
+				} else {
+					t.Logf("the service does not take %q: %v", name, err)
+				}
+			}
+			if stored < 5 {
+				t.Fatalf("the service takes %d of these names, so this test shows nothing", stored)
+			}
+			n := 0
+			for info, err := range s.List(t.Context(), "own/") {
+				if err != nil {
+					t.Fatal(err)
+				}
+				n++
+				if err := s.Delete(t.Context(), info.Key); err != nil && !errors.Is(err, objstore.ErrInvalidKey) {
+					t.Errorf("delete %q: %v", info.Key, err)
+				}
+			}
+			left := slices.DeleteFunc(keys(t, s, "own/"), func(key string) bool {
+				return strings.ContainsRune(key, '\\') || strings.Contains(key, "//") || strings.Contains(key, "./") || strings.HasSuffix(key, "/.") || strings.HasSuffix(key, "/")
+			})
+			if n < 5 || len(left) > 0 {
+				t.Errorf("%d were listed, left are %q", n, left)
+			}
+			wantContent(t, s, "keep/a/f", []byte("1"))
 		})
 	}
 }

@@ -1,5 +1,6 @@
 import com.sun.management.OperatingSystemMXBean;
 import java.lang.management.ManagementFactory;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -9,12 +10,17 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.atomic.AtomicLong;
+import org.apache.fluss.client.metadata.KvSnapshots;
 import org.apache.fluss.client.table.Table;
+import org.apache.fluss.client.table.scanner.batch.BatchScanner;
 import org.apache.fluss.client.table.writer.UpsertWriter;
+import org.apache.fluss.metadata.TableBucket;
 import org.apache.fluss.metadata.TablePath;
 import org.apache.fluss.row.BinaryString;
 import org.apache.fluss.row.GenericRow;
+import org.apache.fluss.row.InternalRow;
 import org.apache.fluss.shaded.jackson2.com.fasterxml.jackson.databind.JsonNode;
+import org.apache.fluss.utils.CloseableIterator;
 
 /**
  * The online way of loading a table, to measure against: rows made in memory, upserted by
@@ -26,6 +32,7 @@ final class Load {
 
   static void register(Map<String, Oracle.Operation> operations) {
     operations.put("load", Load::load);
+    operations.put("count_scan", Load::countScan);
   }
 
   private static Object load(JsonNode request) throws Exception {
@@ -74,6 +81,53 @@ final class Load {
       writer.flush();
     }
     return null;
+  }
+
+  /** Scans the latest snapshots, one bucket a thread, and reads every column of every row. */
+  private static Object countScan(JsonNode request) throws Exception {
+    TablePath path = Oracle.path(request);
+    int threads = request.get("threads").asInt();
+    long cpu = processCpu();
+    long begun = System.nanoTime();
+    AtomicLong rows = new AtomicLong();
+    AtomicLong sum = new AtomicLong();
+    KvSnapshots latest = Oracle.admin.getLatestKvSnapshots(path).get();
+    ExecutorService readers = Executors.newFixedThreadPool(threads);
+    try (Table table = Oracle.connection.getTable(path)) {
+      List<Callable<Void>> work = new ArrayList<>();
+      for (int b : latest.getBucketIds()) {
+        work.add(() -> {
+          long n = 0;
+          long s = 0;
+          TableBucket bucket = new TableBucket(latest.getTableId(), b);
+          try (BatchScanner scanner = table.newScan().createBatchScanner(bucket, latest.getSnapshotId(b).getAsLong())) {
+            for (CloseableIterator<InternalRow> batch; (batch = scanner.pollBatch(Duration.ofSeconds(1))) != null; ) {
+              try (CloseableIterator<InternalRow> each = batch) {
+                while (each.hasNext()) {
+                  InternalRow row = each.next();
+                  n++;
+                  s += row.getInt(0) + row.getString(1).getSizeInBytes() + (long) row.getDouble(2);
+                }
+              }
+            }
+          }
+          rows.addAndGet(n);
+          sum.addAndGet(s);
+          return null;
+        });
+      }
+      for (Future<Void> done : readers.invokeAll(work)) {
+        done.get();
+      }
+    } finally {
+      readers.shutdown();
+    }
+    Map<String, Object> answer = new LinkedHashMap<>();
+    answer.put("wall_ns", System.nanoTime() - begun);
+    answer.put("cpu_ns", processCpu() - cpu);
+    answer.put("rows", rows.get());
+    answer.put("sum", sum.get());
+    return answer;
   }
 
   private static byte[] fill(byte[] text, long i) {

@@ -1,0 +1,5 @@
+//go:build !unix
+
+package durable
+
+func stopSelf() {} // nothing stops a process here
