@@ -224,7 +224,7 @@ func TestBenchServer(t *testing.T) {
 		t.Skip("run by the benchmarks")
 	}
 	dir := t.TempDir()
-	trail, err := audit.OpenFile(filepath.Join(dir, "audit.jsonl"), audit.FileOptions{})
+	trail, err := audit.Open(filepath.Join(dir, "audit"), audit.Config{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -245,14 +246,18 @@ func opaque(t reflect.Type) bool {
 	return t == rawType || reflect.PointerTo(t).Implements(unmarshalerType)
 }
 
-// fieldsOf maps JSON names to types. Wire types have a json tag on every field and
-// embed nothing.
+// fieldsOf maps JSON names to types. Wire types have a json tag on every field, and
+// embed only structs without one, whose names are then their own.
 func fieldsOf(t reflect.Type) map[string]reflect.Type {
 	if f, ok := fieldCache.Load(t); ok {
 		return f.(map[string]reflect.Type)
 	}
 	fields := map[string]reflect.Type{}
 	for f := range t.Fields() {
+		if f.Anonymous {
+			maps.Copy(fields, fieldsOf(f.Type))
+			continue
+		}
 		if name, _, _ := strings.Cut(f.Tag.Get("json"), ","); name != "" && name != "-" {
 			fields[name] = f.Type
 		}

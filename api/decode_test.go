@@ -69,6 +69,17 @@ func TestStrictJSONAllocatesInProportionToTheBody(t *testing.T) {
 	}
 }
 
+func TestStrictJSONKnowsEmbeddedFields(t *testing.T) {
+	var into v1.BeginRequest
+	err := strictJSON([]byte(`{"submission_id":"x","missing":"birth","table_json":{"a":1}}`), &into)
+	if err != nil || into.Missing != v1.MissingBirth || string(into.TableJSON) != `{"a":1}` {
+		t.Errorf("%+v, %v", into, err)
+	}
+	if err := strictJSON([]byte(`{"missing":"birth","missing":"create"}`), &into); err == nil {
+		t.Error("a field that appears twice was accepted")
+	}
+}
+
 func TestStrictJSONNamesThePlace(t *testing.T) {
 	for body, says := range map[string]string{
 		`{"table_json":{"a":[1,{"b":1,"b":2}]}}`: `field "table_json.a[1].b" appears twice`,

@@ -13,6 +13,7 @@ import (
 	"github.com/fluss-sluice/sluice/api/authn"
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/broker"
+	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/token"
 	"github.com/fluss-sluice/sluice/broker/vend"
@@ -20,6 +21,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/vend/remotesign"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/lifecycle"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/scope"
 )
@@ -55,6 +57,7 @@ type failure struct {
 	decisionID string
 	reasons    []string
 	retryAfter time.Duration
+	problems   []v1.PolicyProblem
 }
 
 // statusClientClosed is nginx's number for a client that left; only logs see it.
@@ -84,6 +87,7 @@ var kinds = []kind{
 	{is: authn.ErrUnauthenticated, status: 401, code: v1.CodeUnauthenticated},
 	{is: broker.ErrTokenInvalid, status: 401, code: v1.CodeUnauthenticated},
 	{is: token.ErrInvalid, status: 401, code: v1.CodeUnauthenticated},
+	{is: audit.ErrNotRecorded, status: 503, code: v1.CodeNotRecorded, detail: "the decision log cannot be written, so nothing was done", retryAfter: retryPolicy},
 	{is: policy.ErrDenied, status: 403, code: v1.CodeDenied, detail: "policy refuses this"},
 	{is: policy.ErrNotReady, status: 503, code: v1.CodePolicyNotReady, detail: "no policy revision is ready to decide", retryAfter: retryPolicy},
 	{is: policy.ErrEvaluation, status: 503, code: v1.CodePolicyFailed, detail: "policy could not decide, so nothing was done", retryAfter: retryPolicy},
@@ -92,6 +96,13 @@ var kinds = []kind{
 	{is: broker.ErrBusy, status: 503, code: v1.CodeBusy, retryAfter: retrySoon},
 	{is: target.ErrNotOffered, status: 501, code: v1.CodeNotOffered},
 	{is: target.ErrUnavailable, status: 503, code: v1.CodeClusterUnavailable, detail: "the cluster does not answer now: repeat the request", retryAfter: retryPolicy},
+	{is: broker.ErrPolicyElsewhere, status: 409, code: v1.CodePolicyElsewhere},
+	{is: lifecycle.ErrStale, status: 412, code: v1.CodePolicyChanged},
+	{is: policy.ErrBase, status: 412, code: v1.CodePolicyChanged},
+	{is: lifecycle.ErrNeedsApproval, status: 409, code: v1.CodeNeedsApproval},
+	{is: lifecycle.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: policy.ErrDelta, status: 422, code: v1.CodePolicyRefused},
+	{is: lifecycle.ErrNotFound, status: 404, code: v1.CodeNotFound},
 	{is: broker.ErrUnsupported, status: 501, code: v1.CodeNotImplemented},
 	{is: vend.ErrBusy, status: 429, code: v1.CodeCredentialsBusy, detail: "the credential provider is called often enough already; nothing was vended", retryAfter: retrySoon},
 	{is: vend.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
@@ -101,6 +112,7 @@ var kinds = []kind{
 	{is: vend.ErrRefused, status: 502, code: v1.CodeProviderRefused, detail: "the credential provider refuses; the log has its code under this request id"},
 	{is: vend.ErrUnusable, status: 502, code: v1.CodeProviderUnusable, detail: "the credential provider answered with keys that must not be handed on"},
 	{is: vend.ErrUnavailable, status: 503, code: v1.CodeProviderUnavailable, detail: "the credential provider does not answer now", retryAfter: retryPolicy},
+	{is: broker.ErrDecisionNotFound, status: 404, code: v1.CodeNotFound},
 	{is: session.ErrNotFound, status: 404, code: v1.CodeNotFound, detail: "no such session, or none that you may see"},
 	{is: session.ErrGrantNotFound, status: 404, code: v1.CodeNotFound, detail: "no such grant"},
 	{is: session.ErrTargetNotFound, status: 404, code: v1.CodeNotFound},
@@ -116,6 +128,7 @@ var kinds = []kind{
 	{is: session.ErrConflict, status: 409, code: v1.CodeConflict, detail: "it was changed at the same time: read it again"},
 	{is: session.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
 	{is: scope.ErrInvalid, status: 400, code: v1.CodeInvalidRequest},
+	{is: target.ErrStuck, status: 409, code: v1.CodePublicationStuck},
 	{is: target.ErrDamaged, status: 500, code: v1.CodeDamaged},
 	{is: objstore.ErrUnavailable, status: 504, code: v1.CodeTimeout, detail: "the object store does not answer now: repeat the request to learn its outcome", retryAfter: retryPolicy},
 	{is: context.DeadlineExceeded, status: 504, code: v1.CodeTimeout, detail: "this took too long; what was begun goes on, repeat the request to learn its outcome", retryAfter: retrySoon},
@@ -133,6 +146,9 @@ func failureOf(err error) failure {
 		if errors.Is(err, k.is) {
 			return k.failure(err)
 		}
+	}
+	if problems, ok := lifecycle.Refused(err); ok {
+		return failure{status: http.StatusUnprocessableEntity, code: v1.CodePolicyRefused, detail: err.Error(), problems: wireProblems(problems)}
 	}
 	// The gateway's and the store's kinds come last: an error about a session or a
 	// token may have one of theirs as its cause.
@@ -191,7 +207,7 @@ func (s *Server) fail(w http.ResponseWriter, r *http.Request, err error) {
 	writeBody(w, r, f.status, "application/problem+json", v1.Problem{
 		Type: v1.ProblemType(f.code), Title: http.StatusText(f.status), Status: f.status,
 		Detail: f.detail, Instance: eventOf(r.Context()).requestID, Code: f.code,
-		DecisionID: f.decisionID, Reasons: f.reasons,
+		DecisionID: f.decisionID, Reasons: f.reasons, Problems: f.problems,
 	})
 }
 

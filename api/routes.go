@@ -78,6 +78,21 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodGet, "/v1/tables/{db}/{table}/stats", s.stats)
 	api(http.MethodGet, "/v1/tables/{db}/{table}/schemas", s.schemas)
 
+	api(http.MethodGet, "/v1/policies", s.listPolicies)
+	m.Method(http.MethodPost, "/v1/policies", s.wrap(classCommit, s.fail, intake{limit: s.limits.MaxPolicy, bearer: true}, s.auth(s.proposePolicy)))
+	api(http.MethodPost, "/v1/policies/rollback", s.rollbackPolicy)
+	api(http.MethodGet, "/v1/policies/shadow", s.getPolicyShadow)
+	api(http.MethodPut, "/v1/policies/shadow", s.putPolicyShadow)
+	api(http.MethodDelete, "/v1/policies/shadow", s.deletePolicyShadow)
+	api(http.MethodPatch, "/v1/policies/active/data", s.editPolicyData)
+	api(http.MethodGet, "/v1/policies/{id}", s.getPolicy)
+	api(http.MethodGet, "/v1/policies/{id}/bundle", s.getPolicyBundle)
+	api(http.MethodPost, "/v1/policies/{id}/activate", s.activatePolicy)
+	api(http.MethodPost, "/v1/policies/{id}/approve", s.approvePolicy)
+	api(http.MethodPost, "/v1/policies/{id}/withdraw", s.withdrawPolicy)
+	api(http.MethodGet, "/v1/decisions", s.decisions)
+	api(http.MethodGet, "/v1/decisions/{id}", s.decision)
+
 	form := intake{limit: s.limits.MaxForm, bearer: true}
 	m.Method(http.MethodPost, "/v1/token", s.wrap(classAPI, s.failOAuth, intake{limit: s.limits.MaxForm}, s.exchange))
 	m.Method(http.MethodPost, "/v1/introspect", s.wrap(classAPI, s.failOAuth, form, s.auth(s.introspect)))
@@ -112,6 +127,7 @@ func (s *Server) routes(c Config) *chi.Mux {
 	system("/.well-known/jwks.json", s.jwks)
 	system("/.well-known/oauth-authorization-server", s.metadata)
 	system("/v1/openapi.yaml", serveOpenAPI)
+	system("/v1/policies/schemas/{name}", policySchema)
 	system("/livez", s.livez)
 	system("/readyz", s.readyz)
 	metrics := promhttp.HandlerFor(s.metrics.registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4})
@@ -129,7 +145,7 @@ func allowed(m *chi.Mux, r *http.Request) string {
 		path = r.URL.RawPath
 	}
 	var methods []string
-	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut} {
+	for _, method := range []string{http.MethodDelete, http.MethodGet, http.MethodHead, http.MethodPatch, http.MethodPost, http.MethodPut} {
 		if m.Match(chi.NewRouteContext(), method, path) {
 			methods = append(methods, method)
 		}

@@ -79,6 +79,7 @@ type Limits struct {
 	MaxSigned                             int64         // content of one signed request, bytes; 5 GiB
 	MaxBody                               int64         // JSON body, bytes; 1 MiB
 	MaxForm                               int64         // form body, bytes; 64 KiB
+	MaxPolicy                             int64         // a proposed policy, bytes; 32 MiB
 	ReadTimeout                           time.Duration // for a whole JSON or form body; 30 s
 	RequestTimeout                        time.Duration // for serving a request; 60 s
 	CommitTimeout                         time.Duration // how long a commit request waits for its outcome; 4 min
@@ -119,6 +120,7 @@ func (l Limits) withDefaults() Limits {
 	size(&l.MaxSigned, 5<<30)
 	size(&l.MaxBody, 1<<20)
 	size(&l.MaxForm, 64<<10)
+	size(&l.MaxPolicy, 32<<20)
 	wait(&l.ReadTimeout, 30*time.Second)
 	wait(&l.RequestTimeout, time.Minute)
 	wait(&l.CommitTimeout, 4*time.Minute)

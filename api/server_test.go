@@ -31,6 +31,7 @@ import (
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/internal/objstore/local"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/lifecycle"
 	"github.com/fluss-sluice/sluice/session"
 	"github.com/fluss-sluice/sluice/session/credential"
 	"github.com/fluss-sluice/sluice/session/pebblestore"
@@ -111,6 +112,8 @@ type parts struct {
 	root      string // URI of the warehouse
 	vendor    vend.Vendor
 	handOvers []session.HandOver
+	decisions broker.DecisionLog
+	lifecycle *lifecycle.Manager
 	wrap      func(*directory.Driver) target.Driver // nil leaves the warehouse as it is
 }
 
@@ -140,7 +143,8 @@ func newWorldOf(t testing.TB, p parts, change ...func(*Config)) *world {
 		of = p.wrap(driver)
 	}
 	w.broker, err = broker.New(broker.Config{
-		Store: store, Driver: of, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers,
+		Store: store, Driver: of, Policy: p.decider, Tokens: tokens, Audit: p.trail, Vendor: p.vendor, HandOvers: p.handOvers, Decisions: p.decisions,
+		Lifecycle: p.lifecycle,
 	})
 	must(err)
 	t.Cleanup(func() { w.broker.Close() })
@@ -266,6 +270,39 @@ func code(err error) string {
 		return e.Problem.Code
 	}
 	return ""
+}
+
+func TestBeginTakesOptionsAndShowsThem(t *testing.T) {
+	w := newWorld(t)
+	c := w.as("loader")
+	if _, err := c.CreateTable(t.Context(), v1.CreateTableRequest{Database: "demo", Table: "opts", TableJSON: json.RawMessage(tableJSON)}); err != nil {
+		t.Fatal(err)
+	}
+	req := v1.BeginRequest{Target: v1.Target{Database: "demo", Table: "opts"}, SubmissionID: "load-1"}
+	for name, o := range map[string]v1.LoadOptions{
+		"for clusters only":       {Publication: "in_place"},
+		"an unknown word":         {Missing: "maybe"},
+		"a table without missing": {TableJSON: json.RawMessage(`{}`)},
+	} {
+		req.LoadOptions = o
+		if _, err := c.Begin(t.Context(), req); code(err) != v1.CodeTargetRefused && code(err) != v1.CodeInvalidRequest {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	req.LoadOptions = v1.LoadOptions{Visibility: v1.VisibilityAtomic}
+	got, err := c.Begin(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o := got.Session.Options; o == nil || o.Visibility != v1.VisibilityAtomic || o.Publication != "conditional-write" {
+		t.Errorf("the session shows %+v", o)
+	}
+	if p := got.Context.Plan; p.Visibility != v1.VisibilityAtomic {
+		t.Errorf("the plan says %+v", p)
+	}
+	if _, err := c.GiveUp(t.Context(), got.Session.ID, 1); code(err) != v1.CodeNotImplemented && code(err) != v1.CodeDenied {
+		t.Errorf("a warehouse has nothing to give up: %v", err)
+	}
 }
 
 func TestASessionFromBeginToAbort(t *testing.T) {

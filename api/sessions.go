@@ -169,6 +169,9 @@ func (s *Server) commit(w http.ResponseWriter, r *http.Request, c broker.Caller)
 func (s *Server) abort(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
 	var req v1.AbortRequest
 	return s.change(w, r, &req, func(id string) (session.Session, error) {
+		if req.GiveUp {
+			return s.broker.GiveUp(r.Context(), c, id, req.Epoch)
+		}
 		return s.broker.Abort(r.Context(), c, id, req.Epoch)
 	})
 }

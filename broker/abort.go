@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/policy"
 	"github.com/fluss-sluice/sluice/session"
@@ -28,6 +29,52 @@ func (b *Broker) Abort(ctx context.Context, c Caller, id string, epoch int64) (s
 		return session.Session{}, err
 	}
 	return b.abort(ctx, id, session.AbortByCaller, "")
+}
+
+// GiveUp ends a decided session whose publication is stuck, and leaves what was published
+// as it is; the record says what that is. It is for operators: whoever began the session
+// may not, unless policy says so. Repeating it gives the same answer. A session that is
+// not decided is session.ErrWrongState: abort it.
+func (b *Broker) GiveUp(ctx context.Context, c Caller, id string, epoch int64) (session.Session, error) {
+	leave, err := b.enter()
+	if err != nil {
+		return session.Session{}, err
+	}
+	defer leave()
+	if err := c.identityOnly("giving a decided load up"); err != nil {
+		return session.Session{}, err
+	}
+	s, err := b.onSession(ctx, c, id, ask{action: policy.ActionAbort, request: policy.Request{Epoch: epoch, Ops: []string{opGiveUp}}})
+	if err != nil {
+		return session.Session{}, err
+	}
+	if err := s.CheckEpoch(epoch); err != nil {
+		return session.Session{}, err
+	}
+	driver, ok := b.c.Driver.(target.Yielding)
+	if !ok {
+		return session.Session{}, fmt.Errorf("%w: giving up: a publication never gets stuck here for good", ErrUnsupported)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
+	defer cancel()
+	unlock, err := b.locks.lock(ctx, id)
+	if err != nil {
+		return session.Session{}, err
+	}
+	defer unlock()
+	switch s, err = b.c.Store.Get(ctx, id); {
+	case err != nil:
+		return session.Session{}, hidden(id, err)
+	case s.State == session.StateAborted:
+		return s, nil
+	case s.Phase() != session.PhasePublishing:
+		return session.Session{}, fmt.Errorf("give up %s: %w: it is %s; only a decided load that is not published can be given up", s.ID, session.ErrWrongState, s.Phase())
+	}
+	message, err := driver.GiveUp(ctx, s)
+	if err != nil {
+		return session.Session{}, fmt.Errorf("give up %s: %w", s.ID, err)
+	}
+	return b.lostLocked(ctx, s, session.Abort{Reason: session.AbortGivenUp, Message: message})
 }
 
 // abort ends a session; it goes on when the caller leaves. Validation holds no

@@ -69,9 +69,9 @@ func (b *Broker) Begin(ctx context.Context, c Caller, r BeginRequest) (s session
 		}
 	}
 	if timeout = d.ClampTTL(timeout, timeout); timeout <= 0 {
-		return session.Session{}, false, &Denied{Decision: d}
+		return session.Session{}, false, &Denied{Decision: d.Decision}
 	}
-	s, created, err = b.reserve(ctx, c, r, timeout, d)
+	s, created, err = b.reserve(ctx, c, r, timeout, d.Decision)
 	if err == nil && r.HandOver != "" && r.HandOver != s.HandOver.Effective() {
 		return session.Session{}, false, fmt.Errorf("%w: session %s was begun under this submission id with hand-over %s, not %s",
 			session.ErrInvalid, s.ID, s.HandOver.Effective(), r.HandOver)

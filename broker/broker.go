@@ -17,6 +17,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/vend"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/lifecycle"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -72,9 +73,14 @@ type Config struct {
 	Policy policy.Decider
 	Tokens *token.Issuer
 	Audit  audit.Sink
-	Limits session.Limits   // zero value = session.DefaultLimits()
-	Now    func() time.Time // nil = time.Now
-	Logger *slog.Logger     // nil = discard
+	// Decisions reads what Audit recorded; nil = it cannot be read here.
+	Decisions DecisionLog
+	Limits    session.Limits   // zero value = session.DefaultLimits()
+	Now       func() time.Time // nil = time.Now
+	Logger    *slog.Logger     // nil = discard
+
+	// Lifecycle changes what Policy decides by; nil = it is changed elsewhere.
+	Lifecycle *lifecycle.Manager
 
 	// Vendor mints keys of the object store; nil = none are vended.
 	Vendor vend.Vendor

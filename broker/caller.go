@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/broker/token"
@@ -91,34 +92,56 @@ type ask struct {
 	session *session.Session
 	target  session.Target
 	request policy.Request
-	// quiet asks are recorded when refused only: reads, which are many and change
-	// nothing.
-	quiet bool
 	// later means that the caller records an allowed decision itself, with more
 	// facts, before its effect.
 	later bool
-	// unrecorded asks sort out what a list shows. Nobody has tried to do anything to
-	// what it leaves out.
-	unrecorded bool
+	// list asks sort out what a list shows. Nobody has tried to do anything to what it
+	// leaves out.
+	list bool
+}
+
+// verdict is a decision and what it was made from, for the audit log.
+type verdict struct {
+	policy.Decision
+	input   policy.Input
+	elapsed time.Duration
 }
 
 // decide asks policy and records the outcome. It returns *Denied for a denial.
-func (b *Broker) decide(ctx context.Context, c Caller, a ask) (policy.Decision, error) {
-	d, err := b.c.Policy.Decide(ctx, b.input(c, a))
-	e := b.event(c, a, d)
+func (b *Broker) decide(ctx context.Context, c Caller, a ask) (verdict, error) {
+	v := verdict{input: b.input(c, a)}
+	begun := b.c.Now()
+	var err error
+	v.Decision, err = b.c.Policy.Decide(ctx, v.input)
+	v.elapsed = b.c.Now().Sub(begun)
+	if b.c.Lifecycle != nil && !a.list { // what a list leaves out is no denial of anything
+		r := policy.Record{Time: begun, Input: v.input, Decision: v.Decision, Elapsed: v.elapsed}
+		if err != nil {
+			r.Error = err.Error()
+		}
+		b.c.Lifecycle.Observe(r)
+	}
 	switch {
 	case err != nil:
+		e := b.event(c, a, v)
 		e.Outcome, e.Detail = audit.Error, err.Error()
-		return d, errors.Join(fmt.Errorf("%s: %w", a.action, err), b.record(ctx, e))
-	case !d.Allow && a.unrecorded:
-		return d, &Denied{Decision: d}
-	case !d.Allow:
+		return v, errors.Join(fmt.Errorf("%s: %w", a.action, err), b.record(ctx, e))
+	case !v.Allow:
+		e := b.event(c, a, v)
 		e.Outcome = audit.Deny
-		return d, errors.Join(&Denied{Decision: d}, b.record(ctx, e))
-	case a.quiet || a.later || a.unrecorded:
-		return d, nil
+		return v, errors.Join(&Denied{Decision: v.Decision}, b.record(ctx, e))
+	case a.later:
+		return v, nil
 	}
-	return d, b.record(ctx, e)
+	return v, b.record(ctx, b.event(c, a, v))
+}
+
+// nothingLeft records that what policy allowed is nothing, and is the denial.
+func (b *Broker) nothingLeft(ctx context.Context, c Caller, a ask, v verdict) error {
+	v.Reasons = append(slices.Clone(v.Reasons), audit.ReasonNothingLeft)
+	e := b.event(c, a, v)
+	e.Outcome, e.Overruled = audit.Deny, true
+	return errors.Join(&Denied{Decision: v.Decision}, b.record(ctx, e))
 }
 
 // record is where fail-closed happens: no record, no effect.
@@ -149,10 +172,11 @@ func (b *Broker) input(c Caller, a ask) policy.Input {
 	return in
 }
 
-func (b *Broker) event(c Caller, a ask, d policy.Decision) audit.Event {
+func (b *Broker) event(c Caller, a ask, v verdict) audit.Event {
 	e := audit.Event{
 		Time: b.c.Now().UTC(), Action: string(a.action), Outcome: audit.Allow,
-		DecisionID: d.ID, Revision: d.Revision, Rule: d.Rule, Reasons: d.Reasons,
+		DecisionID: v.ID, Revision: v.Revision, Rule: v.Rule, Reasons: v.Reasons,
+		Elapsed: v.elapsed, Input: &v.input, List: a.list,
 		Principal: c.Principal, Via: c.Via, TokenSHA256: c.TokenHash,
 		Scope: a.request.Scope, Method: a.request.Method, Path: a.request.Path,
 		Address: c.Address, RequestID: c.RequestID,
@@ -166,13 +190,16 @@ func (b *Broker) event(c Caller, a ask, d policy.Decision) audit.Event {
 	if len(a.request.Ops) > 0 && len(e.Scope) == 0 {
 		e.Scope = a.request.Ops
 	}
+	if k := v.Constraints; k.MaxTTL != nil || k.Ops != nil || k.Buckets != nil {
+		e.Constraints = &k
+	}
 	return e
 }
 
 // readSession asks whether the caller may know of a session.
 func (b *Broker) readSession(ctx context.Context, c Caller, s session.Session) error {
 	_, err := b.decide(ctx, c, ask{
-		action: policy.ActionRead, session: &s, target: s.Target, quiet: true,
+		action: policy.ActionRead, session: &s, target: s.Target,
 		request: policy.Request{Ops: []string{opSession}},
 	})
 	return err
@@ -196,7 +223,6 @@ func (b *Broker) onSession(ctx context.Context, c Caller, id string, a ask, need
 		return session.Session{}, err
 	}
 	a.session, a.target = &s, s.Target
-	a.quiet = a.action == policy.ActionRead
 	_, err = b.decide(ctx, c, a)
 	if isDenied(err) && a.action == policy.ActionRead {
 		return s, hidden(id, session.ErrNotFound)
@@ -221,6 +247,7 @@ const (
 	opTable     = "table"     // read: a table's description
 	opCreate    = "create"    // table.write
 	opDrop      = "drop"      // table.write
+	opGiveUp    = "give-up"   // abort: a decided load whose publication is stuck
 )
 
 // hidden makes an unknown session and a foreign one look the same.

@@ -227,7 +227,7 @@ func endOf(s session.Session) (session.Session, error) {
 	case s.State == session.StateCommitted:
 		return s, nil
 	case s.AbortInfo != nil:
-		return session.Session{}, fmt.Errorf("commit %s: %w: aborted (%v)", s.ID, session.ErrEnded, s.AbortInfo.Reason)
+		return session.Session{}, fmt.Errorf("commit %s: %w: aborted (%v) %s", s.ID, session.ErrEnded, s.AbortInfo.Reason, s.AbortInfo.Message)
 	}
 	return session.Session{}, fmt.Errorf("commit %s: %w: %s", s.ID, session.ErrWrongState, s.Phase())
 }
@@ -346,18 +346,36 @@ func (b *Broker) publish(ctx context.Context, id string) (session.Session, error
 }
 
 func (b *Broker) publishLocked(ctx context.Context, s session.Session) (session.Session, error) {
-	if err := b.c.Driver.Publish(ctx, s); err != nil {
+	err := b.c.Driver.Publish(ctx, s)
+	var lost *target.Lost
+	switch {
+	case errors.As(err, &lost):
+		return b.lostLocked(ctx, s, lost.Abort)
+	case err != nil:
 		return session.Session{}, fmt.Errorf("publish %s: %w", s.ID, err)
 	}
 	durable.Point("commit.published")
 	now := b.c.Now()
-	s, err := b.update(ctx, s, session.EventPublished{At: now, ResultExpires: now.Add(b.c.Limits.ResultRetention)})
+	s, err = b.update(ctx, s, session.EventPublished{At: now, ResultExpires: now.Add(b.c.Limits.ResultRetention)})
 	if err != nil {
 		return session.Session{}, err
 	}
 	durable.Point("commit.recorded")
 	b.c.Logger.Info("session committed", "session", s.ID, "target", s.Target.String(), "rows", s.Stats.Rows, "files", s.Stats.Files, "bytes", s.Stats.Bytes)
 	return s, nil
+}
+
+// lostLocked records that a decided session ends without being published.
+func (b *Broker) lostLocked(ctx context.Context, s session.Session, why session.Abort) (session.Session, error) {
+	durable.Point("commit.lost")
+	now := b.c.Now()
+	s, err := b.update(ctx, s, session.EventLost{
+		At: now, Reason: why.Reason, Message: why.Message, ResultExpires: now.Add(b.c.Limits.ResultRetention),
+	})
+	if err == nil {
+		b.c.Logger.Warn("a decided session is not published", "session", s.ID, "target", s.Target.String(), "reason", why.Reason.String(), "message", why.Message)
+	}
+	return s, err
 }
 
 // invalid records why validation refused the manifest. Failures that say nothing

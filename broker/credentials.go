@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"path"
-	"slices"
 	"strings"
 	"time"
 
@@ -191,7 +190,7 @@ func (v *vending) usable(now time.Time) error {
 }
 
 // bound narrows what is vended to what policy allows, and fills the request.
-func (b *Broker) bound(ctx context.Context, v *vending, d policy.Decision) error {
+func (b *Broker) bound(ctx context.Context, v *vending, d verdict) error {
 	now := b.c.Now()
 	v.set = v.set.Restrict(d.Constraints.Ops, d.Constraints.Buckets)
 	v.request = vend.Request{
@@ -207,10 +206,7 @@ func (b *Broker) bound(ctx context.Context, v *vending, d policy.Decision) error
 	left := v.request.Deadline.Sub(now)
 	ttl := d.ClampTTL(0, left)
 	if v.set.IsEmpty() || ttl <= 0 {
-		d.Reasons = append(slices.Clone(d.Reasons), "nothing_left")
-		e := b.event(v.caller, v.ask, d)
-		e.Outcome = audit.Deny
-		return errors.Join(&Denied{Decision: d}, b.record(ctx, e))
+		return b.nothingLeft(ctx, v.caller, v.ask, d)
 	}
 	if ttl < left {
 		v.request.MaxTTL = ttl // a vendor takes 0 for no bound
@@ -247,8 +243,10 @@ func (b *Broker) mint(ctx context.Context, v *vending, e audit.Event) (vend.Answ
 		}
 	}
 	durable.Point("credential.counted")
-	// The store's log names what is in the detail, ours the rest.
-	e.Time, e.Expires, e.Detail = b.c.Now().UTC(), &alive, names(a)
+	e.Time, e.Expires, e.Input, e.Detail = b.c.Now().UTC(), &alive, nil, ""
+	if e.Keys = keyNames(a); a.Cached {
+		e.Detail = "minted before"
+	}
 	if err := b.record(ctx, e); err != nil {
 		return vend.Answer{}, err
 	}
@@ -287,17 +285,13 @@ func aliveUntil(a vend.Answer) time.Time {
 	return alive
 }
 
-// names is what the provider and the object store log of the keys.
-func names(a vend.Answer) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d keys:", len(a.Credentials))
-	for _, c := range a.Credentials {
-		fmt.Fprintf(&b, " %s as %s", c.AccessKeyID, c.SessionName)
+// keyNames are what the provider and the object store log of the keys.
+func keyNames(a vend.Answer) []audit.Key {
+	keys := make([]audit.Key, len(a.Credentials))
+	for i, c := range a.Credentials {
+		keys[i] = audit.Key{ID: c.AccessKeyID, RoleSession: c.SessionName}
 	}
-	if a.Cached {
-		b.WriteString(" (minted before)")
-	}
-	return b.String()
+	return keys
 }
 
 // countKeys stores until when keys that are about to be handed out can write. After it

@@ -240,7 +240,13 @@ func TestKeysAreDecidedRecordedAndCounted(t *testing.T) {
 			t.Errorf("event %d: %+v", i, e)
 		}
 	}
-	if d := events[1].Detail; !strings.Contains(d, "AKIA1 as sluice-"+got.DecisionID) || !events[1].Expires.Equal(alive) || !events[0].Expires.Equal(start.Add(30*time.Minute)) {
+	if _, decided := events[0].Decision(); !decided {
+		t.Errorf("the first event is no decision: %+v", events[0])
+	}
+	if _, decided := events[1].Decision(); decided {
+		t.Errorf("the decision is told twice: %+v", events[1])
+	}
+	if d := fmt.Sprint(events[1].Keys); !strings.Contains(d, "AKIA1 sluice-"+got.DecisionID) || !events[1].Expires.Equal(alive) || !events[0].Expires.Equal(start.Add(30*time.Minute)) {
 		t.Errorf("recorded %q until %v, at first %v", d, events[1].Expires, events[0].Expires)
 	}
 }

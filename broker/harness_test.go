@@ -120,6 +120,19 @@ func (a *auditLog) last() audit.Event {
 	return a.events[len(a.events)-1]
 }
 
+// lastRefused is the last event that is no allow: a refusal on a session is followed by
+// the question whether its caller may know of the session.
+func (a *auditLog) lastRefused() audit.Event {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, e := range slices.Backward(a.events) {
+		if e.Outcome != audit.Allow {
+			return e
+		}
+	}
+	return audit.Event{}
+}
+
 func open(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
 	return openTB(t, change...)

@@ -197,13 +197,13 @@ func TestNothingHappensWithoutPolicyOrAudit(t *testing.T) {
 		w.rules = readOnly(policy.Decision{Reasons: []string{"no_grant"}})
 		mustBe(t, act(), policy.ErrDenied)
 		unchanged(name + ", denied")
-		if e := w.audit.last(); e.Outcome != audit.Deny || e.DecisionID == "" || e.Reasons[0] != "no_grant" || e.Principal != alice.Principal {
+		if e := w.audit.lastRefused(); e.Outcome != audit.Deny || e.DecisionID == "" || e.Input == nil || e.Reasons[0] != "no_grant" || e.Principal != alice.Principal {
 			t.Errorf("%s: recorded %+v", name, e)
 		}
 		w.rules = readOnly(policy.Decision{Allow: true, Rule: "error"})
 		mustBe(t, act(), policy.ErrEvaluation)
 		unchanged(name + ", no decision")
-		if e := w.audit.last(); e.Outcome != audit.Error {
+		if e := w.audit.lastRefused(); e.Outcome != audit.Error || e.Detail == "" || e.Input == nil {
 			t.Errorf("%s: recorded %+v", name, e)
 		}
 		w.rules = allowAll
@@ -331,8 +331,13 @@ func TestPagesOfAListTellOfReadableSessionsOnly(t *testing.T) {
 	if list, next, err := w.List(ctx, identity("carol"), session.Filter{}); err != nil || len(list) != 0 || next != "" {
 		t.Errorf("%d sessions, cursor %q, %v", len(list), next, err)
 	}
-	if n := len(w.audit.events) - events; n != 0 {
-		t.Errorf("%d events", n)
+	if len(w.audit.events) == events {
+		t.Error("no decision was recorded")
+	}
+	for _, e := range w.audit.events[events:] {
+		if _, decided := e.Decision(); !decided || !e.List || e.Action != "read" {
+			t.Errorf("recorded %+v", e)
+		}
 	}
 }
 

@@ -71,7 +71,6 @@ func (b *Broker) AuthorizeObject(ctx context.Context, c Caller, r ObjectRequest)
 		return ObjectGrant{}, fmt.Errorf("%w: %d bytes, at most %d", objstore.ErrTooLarge, r.Size, cl.maxSize)
 	}
 	a := cl.ask(c, policy.ActionObject, r.Method, r.Key)
-	a.quiet = r.Method != "PUT"
 	if cl.op == scope.SnapshotRead {
 		a.action = policy.ActionRead
 	}

@@ -92,7 +92,7 @@ func (b *Broker) List(ctx context.Context, c Caller, f session.Filter) ([]sessio
 // listed reports whether a list shows a session to the caller.
 func (b *Broker) listed(ctx context.Context, c Caller, s session.Session) (bool, error) {
 	_, err := b.decide(ctx, c, ask{
-		action: policy.ActionRead, session: &s, target: s.Target, unrecorded: true,
+		action: policy.ActionRead, session: &s, target: s.Target, list: true,
 		request: policy.Request{Ops: []string{opSession}},
 	})
 	if isDenied(err) {

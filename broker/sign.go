@@ -48,7 +48,7 @@ func (b *Broker) AuthorizeSign(ctx context.Context, c Caller, r SignRequest) (Si
 		return SignGrant{}, err
 	}
 	a := cl.ask(c, policy.ActionSign, r.Method, r.Key)
-	a.quiet, a.later = !r.Write, r.Write
+	a.later = r.Write
 	d, err := b.decide(ctx, c, a)
 	if err != nil {
 		return SignGrant{}, err

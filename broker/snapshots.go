@@ -83,7 +83,7 @@ func (b *Broker) mayRead(ctx context.Context, c Caller, t session.Target, op sco
 		}
 	}
 	_, err := b.decide(ctx, c, ask{
-		action: policy.ActionRead, target: t, quiet: true,
+		action: policy.ActionRead, target: t,
 		request: policy.Request{Ops: []string{string(op)}},
 	})
 	return err

@@ -40,7 +40,7 @@ func (b *Broker) catalogFor(ctx context.Context, c Caller, t session.Target, act
 		}
 	}
 	_, err := b.decide(ctx, c, ask{
-		action: action, target: t, request: policy.Request{Ops: []string{op}}, quiet: action == policy.ActionRead,
+		action: action, target: t, request: policy.Request{Ops: []string{op}},
 	})
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func (b *Broker) ListTables(ctx context.Context, c Caller, database string) ([]t
 	readable := []target.Table{}
 	for _, t := range all {
 		_, err := b.decide(ctx, c, ask{
-			action: policy.ActionRead, target: session.Target{Database: t.Database, Table: t.Name}, unrecorded: true,
+			action: policy.ActionRead, target: session.Target{Database: t.Database, Table: t.Name}, list: true,
 			request: policy.Request{Ops: []string{opTable}},
 		})
 		switch {

@@ -173,10 +173,7 @@ func (b *Broker) grant(ctx context.Context, c Caller, r ExchangeRequest, set sco
 	ttl := b.c.Limits.TokenTTL(r.TTL, now, sub.deadline)
 	ttl = d.ClampTTL(ttl, ttl).Truncate(time.Second)
 	if set.IsEmpty() || ttl <= 0 {
-		d.Reasons = append(d.Reasons, "nothing_left")
-		e := b.event(c, a, d)
-		e.Outcome = audit.Deny
-		return session.Grant{}, e, errors.Join(&Denied{Decision: d}, b.record(ctx, e))
+		return session.Grant{}, audit.Event{}, b.nothingLeft(ctx, c, a, d)
 	}
 	g := session.Grant{
 		ID: newGrantID(), Target: sub.target, Principal: c.Principal, Groups: c.Groups, Claims: c.Claims,
@@ -374,7 +371,7 @@ func (b *Broker) ownsToken(ctx context.Context, c Caller, g session.Grant, a pol
 	if c.Principal == g.Principal {
 		return nil
 	}
-	q := ask{action: a, target: g.Target, request: policy.Request{Ops: []string{opSession}}, quiet: true}
+	q := ask{action: a, target: g.Target, request: policy.Request{Ops: []string{opSession}}}
 	if g.SessionID != "" {
 		s, err := b.c.Store.Get(ctx, g.SessionID)
 		if err != nil {

@@ -146,8 +146,17 @@ func (w *BucketWriter) path() string { return filepath.Join(w.s.o.WorkDir, w.dir
 // dirPattern is the name of a bucket's directory up to its random end. Close
 // removes only directories that this session made or resumed.
 func (l *load) dirPattern(bucket int) string {
-	return fmt.Sprintf("fluss-bulkload-%s-bucket-%d-", l.bc.Handle.BulkLoadID, bucket)
+	return fmt.Sprintf("%s%d-", dirPrefix(l.bc), bucket)
 }
+
+func dirPrefix(bc *BuildContext) string {
+	return fmt.Sprintf("fluss-bulkload-%s-bucket-", bc.Handle.BulkLoadID)
+}
+
+// WorkDirPattern matches the names of all directories that sessions of a load make in
+// OpenOptions.WorkDir, as path.Match does. Close leaves those of a process that was
+// killed: whoever knows that the load is over may remove them.
+func WorkDirPattern(bc *BuildContext) string { return dirPrefix(bc) + "*" }
 
 func (w *BucketWriter) makeDirLocked() error {
 	if w.dir != "" {

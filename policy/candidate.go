@@ -40,7 +40,7 @@ type PrepareOptions struct {
 // Prepare does everything that activating a bundle does, but for activating it. A
 // policy that cannot be activated is a *LoadError.
 func Prepare(ctx context.Context, b *Bundle, o PrepareOptions) (*Candidate, error) {
-	l := limits{cmp.Or(o.Timeout, DefaultTimeout), cmp.Or(o.MaxSteps, DefaultMaxSteps), DefaultMaxMemory}
+	l := limits{timeout: cmp.Or(o.Timeout, DefaultTimeout), steps: cmp.Or(o.MaxSteps, DefaultMaxSteps), memory: DefaultMaxMemory}
 	var known *generation
 	if o.Like != nil {
 		known = o.Like.g

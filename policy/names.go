@@ -37,7 +37,6 @@ func (b *Bundle) Names() (Names, error) {
 	if err := loadError(b.src.name, problems); err != nil {
 		return Names{}, err
 	}
-	document := b.Document()
 	words, compared := map[string]bool{}, map[string][]string{}
 	add := func(w string) {
 		if len(words) < maxWords && w != "" && len(w) < 200 {
@@ -58,8 +57,8 @@ func (b *Bundle) Names() (Names, error) {
 			return false
 		})
 	}
-	dataWords(document, 0, add)
-	return Names{Holders: holders(document), Compared: compared, Words: slices.Sorted(maps.Keys(words))}, nil
+	dataWords(b.Document(), 0, add)
+	return Names{Holders: holders(b.Document()), Compared: compared, Words: slices.Sorted(maps.Keys(words))}, nil
 }
 
 // compare adds the texts of an expression to the input fields in it.

@@ -19,7 +19,7 @@ import (
 //	BEGUN       frozen      manifest, decision      EventDecide | EventInvalid | EventAbort
 //	                        deadline
 //	BEGUN       aborting    abort reason            EventAborted
-//	COMMITTING  publishing  stats                   EventPublished (forward only)
+//	COMMITTING  publishing  stats                   EventPublished | EventLost (never back)
 //	COMMITTED   done        result expiry           -
 //	ABORTED     done        result expiry, reason   -
 //
@@ -34,6 +34,7 @@ import (
 //	Invalid     Wrong    Wrong      frozen      Ended       Wrong       Wrong      Ended
 //	Decide      Wrong    Wrong      publishing  Ended*      same        same       Ended
 //	Published   Wrong    Wrong      Wrong       Wrong       committed   same       Ended
+//	Lost        Wrong    Wrong      Wrong       Wrong       aborted     Wrong      same
 //	Abort       aborting aborting   aborting    same        Wrong       Wrong      same
 //	Aborted     Wrong    Wrong      Wrong       aborted     Wrong       Wrong      same
 //	Heartbeat   touch    touch      touch       Ended       touch       Ended      Ended
@@ -108,6 +109,16 @@ type EventDecide struct {
 // EventPublished: every bucket is visible.
 type EventPublished struct {
 	At            time.Time
+	ResultExpires time.Time
+}
+
+// EventLost: a decided load cannot be published, or not all of it, because its target is
+// gone or an operator gave up what is left. What was published stays; the message says
+// what that is. The driver's fence has said so before.
+type EventLost struct {
+	At            time.Time
+	Reason        AbortReason // AbortTargetGone or AbortGivenUp
+	Message       string      // cut to MaxMessage
 	ResultExpires time.Time
 }
 
@@ -294,6 +305,20 @@ func (e EventPublished) apply(s *Session) error {
 	return s.refuse(ErrWrongState, e, "the commit is not decided")
 }
 
+func (e EventLost) apply(s *Session) error {
+	switch {
+	case e.Reason != AbortTargetGone && e.Reason != AbortGivenUp:
+		return fmt.Errorf("%w: a decided load is not lost for %v", ErrInvalid, e.Reason)
+	case s.State == StateAborted:
+		return errSame
+	case s.State != StateCommitting:
+		return s.refuse(ErrWrongState, e, "only a decided load that is not published can be lost")
+	}
+	s.State, s.Stats, s.ResultExpires = StateAborted, nil, stampPtr(e.ResultExpires)
+	s.AbortInfo = &Abort{Reason: e.Reason, Message: cutMessage(e.Message)}
+	return nil
+}
+
 func (e EventAbort) apply(s *Session) error {
 	switch {
 	case s.AbortInfo != nil:
@@ -373,6 +398,7 @@ func (EventFreeze) name() string    { return "Freeze" }
 func (EventInvalid) name() string   { return "Invalid" }
 func (EventDecide) name() string    { return "Decide" }
 func (EventPublished) name() string { return "Published" }
+func (EventLost) name() string      { return "Lost" }
 func (EventAbort) name() string     { return "Abort" }
 func (EventAborted) name() string   { return "Aborted" }
 func (EventHeartbeat) name() string { return "Heartbeat" }
@@ -384,6 +410,7 @@ func (e EventFreeze) at() time.Time    { return e.At }
 func (e EventInvalid) at() time.Time   { return e.At }
 func (e EventDecide) at() time.Time    { return e.At }
 func (e EventPublished) at() time.Time { return e.At }
+func (e EventLost) at() time.Time      { return e.At }
 func (e EventAbort) at() time.Time     { return e.At }
 func (e EventAborted) at() time.Time   { return e.At }
 func (e EventHeartbeat) at() time.Time { return e.At }

@@ -64,6 +64,10 @@ func aborted() EventAborted {
 	return EventAborted{At: t0.Add(3 * time.Hour), ResultExpires: t0.Add(200 * time.Hour)}
 }
 
+func lost() EventLost {
+	return EventLost{At: t0.Add(3 * time.Hour), Reason: AbortGivenUp, Message: "bucket 1 does not serve the load", ResultExpires: t0.Add(200 * time.Hour)}
+}
+
 func invalid() EventInvalid {
 	return EventInvalid{At: t0.Add(61 * time.Minute), Message: "bucket 1: no"}
 }
@@ -140,6 +144,24 @@ var phases = []struct {
 	{"aborted", []Event{ready(), freeze(), abort(), aborted()}},
 }
 
+func TestADecidedLoadIsLostForTwoReasonsOnly(t *testing.T) {
+	s := apply(t, begin(t), ready(), freeze(), decide())
+	for r := range AbortReason(len(reasonNames) + 1) {
+		e := lost()
+		e.Reason = r
+		got, err := Apply(s, e)
+		if r != AbortTargetGone && r != AbortGivenUp {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("%d: %v", r, err)
+			}
+			continue
+		}
+		if err != nil || got.State != StateAborted || got.AbortInfo.Reason != r || got.AbortInfo.Message != e.Message || got.Stats != nil || got.Manifest == nil {
+			t.Errorf("%v: %+v, %v", r, got, err)
+		}
+	}
+}
+
 // TestTableOfTheComment proves the table in machine.go: every event in every phase.
 func TestTableOfTheComment(t *testing.T) {
 	want := commentTable(t)
@@ -149,7 +171,7 @@ func TestTableOfTheComment(t *testing.T) {
 	}
 	more := vended()
 	more.AliveUntil = more.AliveUntil.Add(time.Second)
-	for _, e := range []Event{ready(), freeze(), invalid(), decide(), published(), abort(), aborted(), EventHeartbeat{At: t0.Add(150 * time.Minute)}, more, verified()} {
+	for _, e := range []Event{ready(), freeze(), invalid(), decide(), published(), lost(), abort(), aborted(), EventHeartbeat{At: t0.Add(150 * time.Minute)}, more, verified()} {
 		for i, p := range phases {
 			t.Run(e.name()+" while "+p.name, func(t *testing.T) {
 				// With hand-over verify, which has every event, and keys.
@@ -249,7 +271,7 @@ func commentTable(t *testing.T) map[string][]string {
 			rows[string(m[1])] = cells
 		}
 	}
-	if len(rows) != 10 {
+	if len(rows) != 11 {
 		t.Fatalf("the comment has %d rows", len(rows))
 	}
 	return rows
@@ -507,7 +529,7 @@ func TestCheckRefusesEachBrokenInvariant(t *testing.T) {
 		{"an abort reason after the decision", "publishing", func(s *Session) { s.AbortInfo = reason }},
 		{"ABORTED without reason", "aborted", func(s *Session) { s.AbortInfo = nil }},
 		{"ABORTED with stats", "aborted", func(s *Session) { s.Stats = stats }},
-		{"an unknown reason", "aborting", func(s *Session) { s.AbortInfo.Reason = 6 }},
+		{"an unknown reason", "aborting", func(s *Session) { s.AbortInfo.Reason = AbortReason(len(reasonNames)) }},
 		{"a long abort message", "aborting", func(s *Session) { s.AbortInfo.Message = strings.Repeat("x", 4097) }},
 		{"an unknown hand-over", "fencing", func(s *Session) { s.HandOver = "COPY" }},
 		{"a plan with another hand-over", "building", func(s *Session) { s.HandOver = HandOverWait }},

@@ -11,6 +11,7 @@ var reasonNames = [...]string{
 	"ABORTED_BY_CALLER",
 	"FENCE_LOST",
 	"TARGET_GONE",
+	"GIVEN_UP",
 }
 
 // String returns the upstream name, e.g. "BEGUN".

@@ -18,7 +18,7 @@ func TestStatesAndReasonsHaveUpstreamCodesAndNames(t *testing.T) {
 			t.Errorf("state %s reads as %v, %v", b, s, err)
 		}
 	}
-	for code, name := range []string{"TARGET_NOT_EMPTY", "BUILD_DEADLINE_EXCEEDED", "COMMIT_DECISION_DEADLINE_EXCEEDED", "ABORTED_BY_CALLER", "FENCE_LOST", "TARGET_GONE"} {
+	for code, name := range []string{"TARGET_NOT_EMPTY", "BUILD_DEADLINE_EXCEEDED", "COMMIT_DECISION_DEADLINE_EXCEEDED", "ABORTED_BY_CALLER", "FENCE_LOST", "TARGET_GONE", "GIVEN_UP"} {
 		var r AbortReason
 		b, err := json.Marshal(AbortReason(code))
 		if err != nil || string(b) != `"`+name+`"` {
@@ -34,8 +34,8 @@ func TestUnknownStatesAndReasonsAreErrors(t *testing.T) {
 	if _, err := json.Marshal(State(4)); err == nil {
 		t.Error("state 4 marshals")
 	}
-	if _, err := json.Marshal(AbortReason(6)); err == nil {
-		t.Error("reason 6 marshals")
+	if _, err := json.Marshal(AbortReason(len(reasonNames))); err == nil {
+		t.Error("an unknown reason marshals")
 	}
 	for _, in := range []string{`"begun"`, `""`, `0`, `"BEGUN "`} {
 		var s State

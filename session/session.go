@@ -29,7 +29,8 @@ const (
 	AbortDecisionDeadline AbortReason = 2 // the frozen manifest never became valid
 	AbortByCaller         AbortReason = 3
 	AbortFenceLost        AbortReason = 4 // another session won the fence object (ours)
-	AbortTargetGone       AbortReason = 5 // dropped or changed while fencing (ours)
+	AbortTargetGone       AbortReason = 5 // dropped or changed before it was published (ours)
+	AbortGivenUp          AbortReason = 6 // an operator gave up what was left to publish (ours)
 )
 
 // Phase refines StateBegun and StateCommitting; it is detail text for people and

@@ -85,6 +85,14 @@ func (c *Client) Abort(ctx context.Context, id string, epoch int64) (*v1.Session
 		in: v1.AbortRequest{Epoch: epoch}, out: out, repeat: true})
 }
 
+// GiveUp ends a decided load whose publication is stuck. What was published stays, and
+// the session's abort message says what that is.
+func (c *Client) GiveUp(ctx context.Context, id string, epoch int64) (*v1.Session, error) {
+	out := new(v1.Session)
+	return out, c.do(ctx, call{method: http.MethodPost, path: sessionPath(id, "/abort"),
+		in: v1.AbortRequest{Epoch: epoch, GiveUp: true}, out: out, repeat: true})
+}
+
 // Exchange trades the identity token for a session token (RFC 8693). An identity
 // token that the broker refuses is asked for again once, if its source can.
 func (c *Client) Exchange(ctx context.Context, req ExchangeRequest) (Token, error) {

@@ -18,6 +18,7 @@ const (
 	CodeTargetOwned           = "target_owned"            // 409, another session loads the target
 	CodeForeignSubmission     = "foreign_submission"      // 409, the submission id began something else
 	CodeTargetNotEmpty        = "target_not_empty"        // 409
+	CodePublicationStuck      = "publication_stuck"       // 409, a decided load; see the detail
 	CodeAlreadyExists         = "already_exists"          // 409
 	CodeWrongState            = "wrong_state"             // 409
 	CodeCredentialsNotOffered = "credentials_not_offered" // 409, no keys are vended for this; detail says what to use
@@ -48,7 +49,13 @@ const (
 	CodeBusy                  = "busy"                    // 503
 	CodeStoreKey              = "store_key_unavailable"   // 503, the server has no valid key for the store
 	CodePolicyNotReady        = "policy_not_ready"        // 503
+	CodePolicyElsewhere       = "policy_elsewhere"        // 409, the policy is a directory's
+	CodePolicyChanged         = "policy_changed"          // 412, another revision is in force
+	CodePolicyRefused         = "policy_refused"          // 422, problems say why
+	CodeNeedsApproval         = "needs_approval"          // 409
+	CodePreconditionRequired  = "precondition_required"   // 428, If-Match is missing
 	CodePolicyFailed          = "policy_failed"           // 503
+	CodeNotRecorded           = "not_recorded"            // 503, the decision log cannot be written, so nothing was done
 	CodeShuttingDown          = "shutting_down"           // 503
 	CodeNotReady              = "not_ready"               // 503
 	CodeTimeout               = "timeout"                 // 504, what was begun goes on

@@ -332,6 +332,9 @@ type CommitRequest struct {
 // AbortRequest gives a load up.
 type AbortRequest struct {
 	Epoch int64 `json:"epoch"`
+	// GiveUp ends a decided load whose publication is stuck, and no other. What was
+	// published stays.
+	GiveUp bool `json:"give_up,omitempty"`
 }
 
 // TokenResponse is RFC 8693 section 2.2.1.
@@ -489,6 +492,8 @@ type Problem struct {
 	DecisionID string `json:"decision_id,omitempty"`
 	// Reasons are policy reason codes.
 	Reasons []string `json:"reasons,omitempty"`
+	// Problems are what is wrong with a refused policy, with positions.
+	Problems []PolicyProblem `json:"problems,omitempty"`
 }
 
 // Media types and fixed strings of the token endpoint (RFC 8693).

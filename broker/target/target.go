@@ -21,6 +21,10 @@ import (
 // was published cannot be known. The error names the object and what to do.
 var ErrDamaged = errors.New("the target is damaged")
 
+// ErrStuck: a decided session cannot be published as things are, and repeating alone does
+// not help. The error says what is in the way and what can be done.
+var ErrStuck = errors.New("the publication is stuck")
+
 // Capabilities are facts about a driver that shape a session's plan.
 type Capabilities struct {
 	Name        string             // "directory", "fluss"
@@ -98,7 +102,8 @@ type Driver interface {
 	// Idempotent; session.ErrStaleEpoch or ErrEnded when the fence has moved on.
 	Decide(ctx context.Context, s session.Session) error
 
-	// Publish makes every bucket visible at once. Forward only, idempotent.
+	// Publish makes every bucket visible. Forward only, idempotent. *Lost when that has
+	// become impossible for good; the fence has then been given back.
 	Publish(ctx context.Context, s session.Session) error
 
 	// Abort gives the target back. Idempotent; ErrWrongState once decided.
@@ -109,6 +114,28 @@ type Driver interface {
 	Objects() objstore.Store
 	Key(uri string) (string, error)
 }
+
+// Yielding is a driver whose publication can get stuck in a way that only an operator can
+// judge.
+type Yielding interface {
+	// GiveUp ends a decided session without publishing what is left, and gives its fence
+	// back. What was published stays; the message says what that is. Idempotent;
+	// ErrWrongState when the session is not decided or is published.
+	GiveUp(ctx context.Context, s session.Session) (message string, err error)
+}
+
+// Lost is what Publish returns for a decided session that can never be published (any
+// further). Cause, if any, is the error that showed it.
+type Lost struct {
+	Abort session.Abort
+	Cause error
+}
+
+// Error implements error.
+func (e *Lost) Error() string { return fmt.Sprintf("%v: %s", e.Abort.Reason, e.Abort.Message) }
+
+// Unwrap returns the cause.
+func (e *Lost) Unwrap() error { return e.Cause }
 
 // Catalog lists and changes tables, for drivers that own theirs.
 type Catalog interface {

@@ -6,13 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -84,7 +85,9 @@ func given(fs *pflag.FlagSet) map[string]string {
 		case "resume", "work-dir", "url", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
 		case "memory", "parallelism", "checkpoint-interval", "token-ttl", "credentials":
 		default:
-			out[fl.Name] = fl.Value.String()
+			if !slices.Contains(clusterLoadFlags, fl.Name) {
+				out[fl.Name] = fl.Value.String()
+			}
 		}
 	})
 	return out
@@ -181,52 +184,110 @@ Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice build --resume`" 
 }
 
 func newLoadCommand(g *globals) *cobra.Command {
-	var f buildFlags
-	var submission, handOver string
-	var timeout time.Duration
+	var f loadFlags
 	c := &cobra.Command{
 		Use:   "load DATABASE.TABLE[/PARTITION] INPUT...",
 		Short: "Load files into an empty table or partition: begin, build and commit",
 		Long: `Load files into an empty table or partition: begin a session, build all buckets,
 commit. Readers see all rows at once or none. The last row of a key wins.
 
+With --cluster the load goes into a live Fluss cluster without a server: this process
+runs the service itself, on loopback and for this load only. Readers see the buckets
+appear one after the other unless --visibility atomic is asked for. A command that was
+killed is repeated as it was: it goes on, or gives up what cannot be gone on with.
+
 Interrupted (Ctrl-C), crashed, out of disk space? ` + "`sluice load --resume`" + ` goes on. Bad
 input ends the load and gives the session up, so that it can be begun anew.`,
 		Example: `  sluice load shop.orders 'orders/*.parquet'
   zcat dump.csv.gz | sluice load geo.places --format csv --on-error skip -
-  sluice load shop.orders/2026-09-01 orders.jsonl --other-partitions skip`,
+  sluice load shop.orders/2026-09-01 orders.jsonl --other-partitions skip
+  sluice load shop.orders 'orders/*.parquet' --cluster fluss-coordinator:9123`,
 	}
 	fs := c.Flags()
 	f.add(fs)
-	fs.StringVar(&submission, "submission-id", "", "your own id for this load (default: a random one)")
-	fs.DurationVar(&timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
-	addHandOver(fs, &handOver)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		b := &build{g: g}
+		cluster, err := f.cluster.check(g, fs)
+		if err != nil {
+			return err
+		}
+		if cluster {
+			b.cluster = &f.cluster
+		}
 		if f.resume {
-			return b.resume(cmd.Context(), &f, "load", fs, args, b.finishLoad)
+			return b.resume(cmd.Context(), &f.buildFlags, "load", fs, args, b.finishLoad)
 		}
-		if len(args) == 0 {
-			return &usageError{errors.New("load what? name a target and its input files")}
-		}
-		target, err := parseTarget(args[0])
+		j, err := f.load(g, fs, args)
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(checkTimeout(timeout), checkHandOver(handOver)); err != nil {
-			return err
-		}
-		j, err := f.job(g, "load", fs, args[1:])
-		if err != nil {
-			return err
-		}
-		j.Target, j.SubmissionID, j.Timeout, j.HandOver, j.Args, j.Flags = target, submission, timeout, handOver, args, given(fs)
-		if submission == "" {
-			j.SubmissionID = uuid.NewString()
-		}
+		j.Cluster = b.cluster
 		return b.begin(cmd.Context(), f.workDir, j, b.beginLoad, b.finishLoad)
 	}
 	return c
+}
+
+// loadFlags are those of load.
+type loadFlags struct {
+	buildFlags
+	table, partition     string
+	inputs               []string
+	submission, handOver string
+	timeout              time.Duration
+	options              loadOptions
+	cluster              clusterLoad
+}
+
+func (f *loadFlags) add(fs *pflag.FlagSet) {
+	f.buildFlags.add(fs)
+	fs.StringVar(&f.table, "table", "", "the target as a flag: DATABASE.TABLE[/PARTITION]; then all arguments are input files")
+	fs.StringVar(&f.partition, "partition", "", "the target's partition, instead of /PARTITION")
+	fs.StringArrayVar(&f.inputs, "input", nil, "an input file as a flag (repeatable)")
+	fs.StringVar(&f.submission, "submission-id", "", "your own id for this load (default: a random one)")
+	fs.DurationVar(&f.timeout, "timeout", 0, "how long the build may take (default: the server's, 24h)")
+	addHandOver(fs, &f.handOver)
+	f.options.add(fs)
+	f.cluster.add(fs)
+}
+
+// target reads the target, and what is left of the arguments.
+func (f *loadFlags) target(args []string) (v1.Target, []string, error) {
+	name := f.table
+	if name == "" {
+		if len(args) == 0 {
+			return v1.Target{}, nil, &usageError{errors.New("load what? name a target and its input files")}
+		}
+		name, args = args[0], args[1:]
+	}
+	if f.partition != "" {
+		name += "/" + f.partition
+	}
+	target, err := parseTarget(name)
+	return target, args, err
+}
+
+// load is the job of a command line.
+func (f *loadFlags) load(g *globals, fs *pflag.FlagSet, args []string) (*job, error) {
+	target, inputs, err := f.target(args)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(checkTimeout(f.timeout), checkHandOver(f.handOver)); err != nil {
+		return nil, err
+	}
+	options, err := f.options.read()
+	if err != nil {
+		return nil, err
+	}
+	j, err := f.job(g, "load", fs, append(slices.Clone(f.inputs), inputs...))
+	if err != nil {
+		return nil, err
+	}
+	j.Target, j.SubmissionID, j.Timeout, j.HandOver, j.Options, j.Args, j.Flags = target, f.submission, f.timeout, f.handOver, options, args, given(fs)
+	if j.SubmissionID == "" {
+		j.SubmissionID = j.submission()
+	}
+	return j, nil
 }
 
 // build is one run of a job.
@@ -235,6 +296,9 @@ type build struct {
 	client *builder.Client
 	dir    *workDir
 	job    *job
+
+	cluster *clusterLoad  // of this run's flags, nil for none
+	local   *localService // nil for a load through a server
 
 	resumed  bool
 	begun    bool // the session began in this run
@@ -256,8 +320,9 @@ func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish f
 		return err
 	}
 	defer b.dir.close()
-	if err := b.connect(j.Credentials); err != nil {
-		return err
+	if b.dir.unfinished() && j.Cluster != nil && b.repeated(j) {
+		b.g.remark("an earlier run of this command was cut off: going on with it")
+		return b.goOn(ctx, finish)
 	}
 	if b.dir.unfinished() {
 		return &usageError{fmt.Errorf("%s holds an unfinished job: go on with it (--resume), name another directory in --work-dir, or delete it", dir)}
@@ -267,6 +332,15 @@ func (b *build) begin(ctx context.Context, dir string, j *job, prepare, finish f
 		return &badInput{err}
 	}
 	b.job, j.MadeDir = j, b.dir.made
+	if err := b.connect(ctx); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.endLocal(err)) }()
+	if b.local != nil {
+		if done, err := b.settle(ctx); done != nil || err != nil {
+			return b.done(done, err)
+		}
+	}
 	if err := b.openRejects(false); err != nil {
 		return err
 	}
@@ -311,10 +385,38 @@ func (b *build) resume(ctx context.Context, f *buildFlags, command string, fs *p
 	if err := j.retune(b.g, fs, f); err != nil {
 		return err
 	}
-	if err := b.connect(j.Credentials); err != nil {
+	return b.goOnWith(ctx, j, cp, finish)
+}
+
+// repeated reports whether the job in the work directory is of the same command.
+func (b *build) repeated(j *job) bool {
+	old, _, err := b.dir.load()
+	return err == nil && old.Command == j.Command && old.Cluster != nil && old.Dir == j.Dir && slices.Equal(old.Args, j.Args) && maps.Equal(old.Flags, j.Flags)
+}
+
+// goOn resumes the job of the work directory.
+func (b *build) goOn(ctx context.Context, finish func(context.Context) error) error {
+	j, cp, err := b.dir.load()
+	if err != nil {
 		return err
 	}
+	return b.goOnWith(ctx, j, cp, finish)
+}
+
+func (b *build) goOnWith(ctx context.Context, j *job, cp *builder.Checkpoint, finish func(context.Context) error) (err error) {
+	if b.cluster != nil && j.Cluster != nil {
+		j.Cluster = b.cluster
+	}
 	b.job, b.resumed, b.dir.made = j, true, j.MadeDir
+	if err := b.connect(ctx); err != nil {
+		return b.explain(err)
+	}
+	defer func() { err = errors.Join(err, b.endLocal(err)) }()
+	if b.local != nil && j.Context != nil {
+		if done, err := b.decided(ctx); done != nil || err != nil {
+			return b.done(done, err)
+		}
+	}
 	if cp != nil {
 		if err := json.Unmarshal(cp.Position, &b.position); err != nil {
 			return fmt.Errorf("%s: %w", b.dir.file(checkpointFile), err)
@@ -341,19 +443,42 @@ func (b *build) open(dir string) (err error) {
 	return err
 }
 
-func (b *build) connect(way builder.Credentials) (err error) {
-	b.client, err = b.g.connectBy(way, b.g.commitEvents())
+// connect makes the job's client, and for a load into a cluster its service.
+func (b *build) connect(ctx context.Context) (err error) {
+	if b.job.Cluster != nil {
+		return b.connectLocal(ctx, b.job)
+	}
+	b.client, err = b.g.connectBy(b.job.Credentials, b.g.commitEvents())
 	return err
+}
+
+// done prints what an earlier run of the same command has loaded.
+func (b *build) done(s *v1.Session, err error) error {
+	if err != nil {
+		return b.explain(err)
+	}
+	b.g.remark("an earlier run of this command has loaded %s", s.Target)
+	if err := b.clear(); err != nil {
+		return err
+	}
+	res := loadResult{SessionID: s.ID, Target: s.Target, Committed: s.Stats}
+	if s.Stats != nil {
+		res.Rows = s.Stats.Rows
+	}
+	return b.printLoaded(res)
 }
 
 // beginLoad begins the session of a load.
 func (b *build) beginLoad(ctx context.Context) error {
-	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout, HandOver: b.job.HandOver})
+	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: b.job.Target, SubmissionID: b.job.SubmissionID, BuildTimeout: b.job.Timeout, HandOver: b.job.HandOver, Options: b.job.Options})
 	if err != nil {
 		return err
 	}
 	b.job.Context, b.begun = bc, true
 	b.g.remark("session %s of %s, %d buckets", bc.Handle.BulkLoadID, bc.Handle.Target, len(bc.SnapshotIDs))
+	if bc.Plan.Visibility != "" {
+		b.g.remark("publication %s", publicationText(bc.Plan.Publication, bc.Plan.Visibility))
+	}
 	return nil
 }
 
@@ -361,9 +486,21 @@ func (b *build) beginLoad(ctx context.Context) error {
 func (b *build) run(ctx context.Context, cp *builder.Checkpoint, finish func(context.Context) error) error {
 	err := b.work(ctx, cp, finish)
 	if err == nil {
-		return b.dir.clear()
+		return b.clear()
 	}
 	return b.explain(err)
+}
+
+// clear forgets the job, and removes what runs that were killed have left of it.
+func (b *build) clear() error {
+	var errs []error
+	if c := b.job.Context; c != nil {
+		left, _ := filepath.Glob(b.dir.file(builder.WorkDirPattern(c))) // the pattern is good
+		for _, dir := range left {
+			errs = append(errs, os.RemoveAll(dir))
+		}
+	}
+	return errors.Join(append(errs, b.dir.clear())...)
 }
 
 func (b *build) work(ctx context.Context, cp *builder.Checkpoint, finish func(context.Context) error) (err error) {
@@ -394,7 +531,7 @@ func (b *build) end(failed error) error {
 	if failed == nil || resumable(failed) {
 		return b.session.Close()
 	}
-	return errors.Join(b.session.Discard(), b.dir.clear())
+	return errors.Join(b.session.Discard(), b.clear())
 }
 
 // unknownOutcome reports whether a call may have had its effect although it failed: a
@@ -654,14 +791,18 @@ func (b *build) finishLoad(ctx context.Context) error {
 	if res.Rejected > 0 {
 		res.RejectFile = b.rejects.Name()
 	}
+	return b.printLoaded(res)
+}
+
+func (b *build) printLoaded(res loadResult) error {
 	if b.g.json() {
 		return b.g.printJSON(res)
 	}
-	text := "committed " + s.ID
-	if s.Stats != nil {
-		text = "committed " + statsText(*s.Stats) + " to " + s.Target.String()
+	text := "committed " + res.SessionID
+	if res.Committed != nil {
+		text = "committed " + statsText(*res.Committed) + " to " + res.Target.String()
 	}
-	_, err = fmt.Fprintln(plain{b.g.stdout}, text)
+	_, err := fmt.Fprintln(plain{b.g.stdout}, text)
 	return err
 }
 
@@ -683,6 +824,9 @@ func (b *build) summary(what string) {
 // explain says how to go on after a failure, and gives the session of a load up
 // when its job cannot succeed.
 func (b *build) explain(err error) error {
+	if b.local != nil {
+		err = b.ofCluster(err)
+	}
 	f := describe(err)
 	if b.refused(f) {
 		return b.giveUp(errors.Join(err, b.dir.clear()))
@@ -721,7 +865,11 @@ func (b *build) giveUp(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), abortTimeout)
 	defer cancel()
 	if _, abortErr := b.client.Abort(ctx, b.job.Context); abortErr != nil {
-		return &hinted{err, fmt.Sprintf("the session is still open (%v); give it up: sluice session abort %s", abortErr, b.job.Context.Handle.BulkLoadID)}
+		how := "sluice session abort " + b.job.Context.Handle.BulkLoadID
+		if b.local != nil {
+			how = "repeat the command"
+		}
+		return &hinted{err, fmt.Sprintf("the session is still open (%v); give it up: %s", abortErr, how)}
 	}
 	b.g.remark("nothing was loaded; session %s is given up", b.job.Context.Handle.BulkLoadID)
 	return err

@@ -37,8 +37,12 @@ var server struct {
 	dir    string
 }
 
+// TestMain lets the test binary be sluice itself, so that a test can kill it.
 func TestMain(m *testing.M) {
-	code := m.Run()
+	if os.Getenv(envTestRun) == "1" {
+		main()
+	}
+	code := clusters.Run(m)
 	if server.broker != nil {
 		server.broker.Kill()
 	}

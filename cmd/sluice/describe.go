@@ -39,7 +39,7 @@ and the newest snapshot. Of a partitioned table, name the partition whose bucket
 show.`,
 		Args: cobra.ExactArgs(1),
 	}
-	cluster.add(c.Flags())
+	cluster.add(c.Flags(), "read from")
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		target, err := parseTarget(args[0])
 		if err != nil {

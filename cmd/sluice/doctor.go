@@ -66,6 +66,7 @@ could not be removed. 4: the store refuses the keys. 7: it does not answer.`,
 		Args: cobra.NoArgs,
 	}
 	d.addFlags(c.Flags())
+	c.AddCommand(newDoctorCluster(g))
 	c.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case d.providers:

@@ -58,6 +58,7 @@ type job struct {
 	SubmissionID string           `json:"submission_id,omitempty"`
 	Timeout      time.Duration    `json:"timeout,omitempty"`
 	HandOver     string           `json:"hand_over,omitempty"`
+	Options      v1.LoadOptions   `json:"options"`
 	Context      *v1.BuildContext `json:"context,omitempty"`
 	Inputs       []string         `json:"inputs"`
 	Input        inputFlags       `json:"input"`
@@ -70,6 +71,8 @@ type job struct {
 	TTL          time.Duration    `json:"token_ttl,omitempty"`
 	// Credentials is the way to the object store; "" in jobs of older versions.
 	Credentials builder.Credentials `json:"credentials,omitempty"`
+	// Cluster is set by a load that goes into a cluster without a server.
+	Cluster *clusterLoad `json:"cluster,omitempty"`
 }
 
 // jobPosition is the position of a checkpoint.

@@ -23,7 +23,7 @@ snapshots, by default the newest only.`,
 		Args: cobra.ExactArgs(1),
 	}
 	fs := c.Flags()
-	cluster.add(fs)
+	cluster.add(fs, "read from")
 	fs.Int64Var(&id, "snapshot-id", 0, "the lake's own id (default: the newest)")
 	fs.BoolVar(&readable, "readable", false, "the newest that can be read together with the log")
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {

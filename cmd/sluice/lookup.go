@@ -31,7 +31,7 @@ Exit code 5 says that a key is not there; the others are printed all the same.`,
 		Args: cobra.MinimumNArgs(2),
 	}
 	fs := c.Flags()
-	f.cluster.add(fs)
+	f.cluster.add(fs, "read from")
 	f.addOutput(fs)
 	c.RunE = func(cmd *cobra.Command, args []string) error { return f.lookup(cmd.Context(), g, args[0], args[1:]) }
 	return c

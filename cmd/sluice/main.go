@@ -83,7 +83,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input data, 4 denied, 5 not f
 	root.SetErr(g.stderr)
 	g.addFlags(root.PersistentFlags())
 	root.AddCommand(newTableCommand(g), newSessionCommand(g), newLoadCommand(g), newBuildCommand(g), newScanCommand(g),
-		newSnapshotsCommand(g), newLakeCommand(g), newLookupCommand(g), newDescribeCommand(g), newTokenCommand(g), newCredsCommand(g), newDoctorCommand(g), newPolicyCommand(g), newVersionCommand(g))
+		newSnapshotsCommand(g), newLakeCommand(g), newLookupCommand(g), newDescribeCommand(g), newTokenCommand(g), newCredsCommand(g), newDoctorCommand(g), newPolicyCommand(g), newAuditCommand(g), newVersionCommand(g))
 	for _, c := range root.Commands() {
 		refuseUnknown(c)
 	}
@@ -94,6 +94,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 bad input data, 4 denied, 5 not f
 // words are the values of flags that take one of a few; the shell completes them.
 var words = map[string][]string{
 	"output": {outputTable, outputJSON}, "compression": {"snappy", "zstd", "none"}, "on-error": {"fail", "skip"},
+	"outcome":          {"allow", "deny", "error"},
 	"other-partitions": {"fail", "skip"}, "state": {"BEGUN", "COMMITTING", "COMMITTED", "ABORTED"},
 	"schema": {"input", "decision", "data", "capabilities"}, "format": {"auto", "csv", "json", "parquet", "arrow"},
 	"scan format": {"table", "json", "csv", "arrow", "parquet"}, "lookup format": {"table", "json", "csv", "arrow", "parquet"}, "creds format": credsFormats,

@@ -51,71 +51,84 @@ type fromCluster struct {
 
 func (c fromCluster) Close() error { return errors.Join(c.Client.Close(), c.conns.Close()) }
 
-// clusterFlags say which cluster to read from, without a Sluice server.
+// clusterFlags say which cluster to use, without a Sluice server. They are JSON because
+// a resumed load goes on with the same; no secret is in them.
 type clusterFlags struct {
-	bootstrap          []string
-	user, passwordFile string
-	remoteDir          string
-	region, endpoint   string
-	pathStyle          bool
+	Bootstrap    []string `json:"bootstrap"`
+	User         string   `json:"user,omitempty"`
+	PasswordFile string   `json:"password_file,omitempty"`
+	RemoteDir    string   `json:"remote_dir,omitempty"`
+	Region       string   `json:"region,omitempty"`
+	Endpoint     string   `json:"endpoint,omitempty"`
+	PathStyle    bool     `json:"path_style,omitempty"`
 }
 
-func (f *clusterFlags) add(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&f.bootstrap, "cluster", nil, "read from this Fluss cluster itself, without a server: host:port of any of its servers (repeatable)")
-	fs.StringVar(&f.user, "sasl-user", "", "user of the cluster, where it wants one")
-	fs.StringVar(&f.passwordFile, "sasl-password-file", "", "file with the user's password")
+// add adds the flags of all commands; what says what the command does with a cluster.
+func (f *clusterFlags) add(fs *pflag.FlagSet, what string) {
+	fs.StringSliceVar(&f.Bootstrap, "cluster", nil, what+" this Fluss cluster itself, without a server: host:port of any of its servers (repeatable)")
+	fs.StringVar(&f.User, "sasl-user", "", "user of the cluster, where it wants one")
+	fs.StringVar(&f.PasswordFile, "sasl-password-file", "", "file with the user's password")
 }
 
-// addStore adds the flags of commands that read files of snapshots.
+// addStore adds the flags of commands that reach files of snapshots.
 func (f *clusterFlags) addStore(fs *pflag.FlagSet) {
-	fs.StringVar(&f.remoteDir, "remote-dir", "", "where the cluster's remote directory is mounted here (default: where the cluster says)")
-	fs.StringVar(&f.region, "region", "us-east-1", "region of the cluster's S3 bucket; keys come from the AWS SDK's usual places")
-	fs.StringVar(&f.endpoint, "endpoint", "", "base URL of an S3 service other than AWS")
-	fs.BoolVar(&f.pathStyle, "path-style", false, "put the S3 bucket into the path instead of the host name")
+	fs.StringVar(&f.RemoteDir, "remote-dir", "", "where the cluster's remote directory is mounted here (default: where the cluster says)")
+	fs.StringVar(&f.Region, "region", "us-east-1", "region of the cluster's S3 bucket; keys come from the AWS SDK's usual places")
+	fs.StringVar(&f.Endpoint, "endpoint", "", "base URL of an S3 service other than AWS")
+	fs.BoolVar(&f.PathStyle, "path-style", false, "put the S3 bucket into the path instead of the host name")
 }
 
 // open connects to what the flags name.
 func (f *clusterFlags) open(ctx context.Context, g *globals, way builder.Credentials) (reading, error) {
-	if len(f.bootstrap) == 0 {
-		if f.user != "" || f.passwordFile != "" || f.remoteDir != "" {
+	if len(f.Bootstrap) == 0 {
+		if f.User != "" || f.PasswordFile != "" || f.RemoteDir != "" {
 			return nil, &usageError{errors.New("--sasl-user, --sasl-password-file and --remote-dir are for a cluster: name it in --cluster")}
 		}
 		c, err := g.connectBy(way, builder.Events{})
 		return fromServer{c}, err
 	}
-	conf := client.Config{Bootstrap: f.bootstrap}
-	if (f.user == "") != (f.passwordFile == "") {
+	conns, err := f.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return fromCluster{flussdirect.New(flussdirect.Config{Client: conns, Open: f.openStore}), conns}, nil
+}
+
+// dial connects to the cluster.
+func (f *clusterFlags) dial(ctx context.Context) (*client.Client, error) {
+	conf := client.Config{Bootstrap: f.Bootstrap}
+	if (f.User == "") != (f.PasswordFile == "") {
 		return nil, &usageError{errors.New("--sasl-user and --sasl-password-file belong together")}
 	}
-	if f.user != "" {
-		conf.SASL = &client.PLAIN{User: f.user, Password: f.password}
+	if f.User != "" {
+		conf.SASL = &client.PLAIN{User: f.User, Password: f.password}
 	}
 	conns, err := client.Dial(ctx, conf)
 	if err != nil {
 		return nil, &clusterError{err}
 	}
-	return fromCluster{flussdirect.New(flussdirect.Config{Client: conns, Open: f.openStore}), conns}, nil
+	return conns, nil
 }
 
 // password reads the file anew for each connection.
 func (f *clusterFlags) password(context.Context) (string, error) {
-	b, err := os.ReadFile(f.passwordFile)
+	b, err := os.ReadFile(f.PasswordFile)
 	if err != nil {
-		return "", fmt.Errorf("password of %s: %w", f.user, err)
+		return "", fmt.Errorf("password of %s: %w", f.User, err)
 	}
 	return strings.TrimRight(string(b), "\r\n"), nil
 }
 
 // openStore opens the store that a cluster keeps its snapshots in.
 func (f *clusterFlags) openStore(ctx context.Context, root string) (flussdirect.Objects, error) {
-	if f.remoteDir != "" || strings.HasPrefix(root, "file:") {
-		return flussdirect.Dir(f.remoteDir)(ctx, root)
+	if f.RemoteDir != "" || strings.HasPrefix(root, "file:") {
+		return flussdirect.Dir(f.RemoteDir)(ctx, root)
 	}
-	aws, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(f.region), awsconfig.WithLogger(logging.Nop{}))
+	aws, err := awsconfig.LoadDefaultConfig(ctx, awsconfig.WithRegion(f.Region), awsconfig.WithLogger(logging.Nop{}))
 	if err != nil {
 		return nil, fmt.Errorf("the AWS SDK's configuration: %w", err)
 	}
-	return s3dir.Open(s3dir.Config{Region: f.region, Endpoint: f.endpoint, PathStyle: f.pathStyle, Credentials: aws.Credentials})(ctx, root)
+	return s3dir.Open(s3dir.Config{Region: f.Region, Endpoint: f.Endpoint, PathStyle: f.PathStyle, Credentials: aws.Credentials})(ctx, root)
 }
 
 // clusterError is a cluster that cannot be used.

@@ -67,7 +67,7 @@ by bucket in key order. With --out a file appears only when it is complete; with
 
 func (f *scanFlags) add(fs *pflag.FlagSet) {
 	addWay(fs)
-	f.cluster.add(fs)
+	f.cluster.add(fs, "read from")
 	f.cluster.addStore(fs)
 	f.addOutput(fs)
 	fs.Int64Var(&f.limit, "limit", 0, "end after this many rows (default: all)")

@@ -432,11 +432,23 @@ func readResults(names []string) ([]v1.BucketFiles, error) {
 }
 
 func newSessionAbort(g *globals) *cobra.Command {
-	c := &cobra.Command{Use: "abort (SESSION | --context FILE)", Short: "Give a bulk load up", Args: cobra.MaximumNArgs(1)}
+	var giveUp bool
+	c := &cobra.Command{
+		Use: "abort (SESSION | --context FILE)", Short: "Give a bulk load up", Args: cobra.MaximumNArgs(1),
+		Long: `Give a bulk load up that is not decided yet.
+
+With --give-up, end one that is decided and whose publication is stuck, for example
+because others wrote into a bucket. What was published stays as it is; the answer says
+which buckets serve the load and which do not.`,
+	}
+	c.Flags().BoolVar(&giveUp, "give-up", false, "end a decided load whose publication is stuck; for operators")
 	return asSession(g, c, "abort session", func(ctx context.Context, api *client.Client, id string) (*v1.Session, error) {
 		s, err := api.Session(ctx, id)
 		if err != nil {
 			return nil, err
+		}
+		if giveUp {
+			return api.GiveUp(ctx, id, s.Epoch)
 		}
 		return api.Abort(ctx, id, s.Epoch)
 	})

@@ -54,7 +54,7 @@ func newSnapshotsList(g *globals) *cobra.Command {
 			return nil
 		},
 	}
-	cluster.add(c.Flags())
+	cluster.add(c.Flags(), "read from")
 	return c
 }
 
@@ -68,7 +68,7 @@ func newSnapshotsShow(g *globals) *cobra.Command {
 	fs := c.Flags()
 	fs.IntVar(&bucket, "bucket", 0, "bucket")
 	fs.Int64Var(&id, "snapshot-id", 0, "snapshot (default: the latest)")
-	cluster.add(fs)
+	cluster.add(fs, "read from")
 	cluster.addStore(fs)
 	c.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		target, err := parseTarget(args[0])

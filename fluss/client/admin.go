@@ -138,6 +138,24 @@ func (c *Client) DropTable(ctx context.Context, path TablePath, ifMissing Existi
 		&flusspb.DropTableRequest{TablePath: path.wire(), IgnoreIfNotExists: &ignore}, &flusspb.DropTableResponse{})
 }
 
+// Settings returns those of the named keys that the configuration of the cluster's
+// servers has, for example remote.data.dir. The answer holds every key, passwords
+// included; the others are dropped here. With an authorizer it takes DESCRIBE on the
+// cluster.
+func (c *Client) Settings(ctx context.Context, keys ...string) (map[string]string, error) {
+	var resp flusspb.DescribeClusterConfigsResponse
+	if err := c.fromAny(ctx, flusspb.APIDescribeClusterConfigs, &flusspb.DescribeClusterConfigsRequest{}, &resp); err != nil {
+		return nil, err
+	}
+	out := make(map[string]string, len(keys))
+	for _, s := range resp.GetConfigs() {
+		if s.ConfigValue != nil && slices.Contains(keys, s.GetConfigKey()) {
+			out[s.GetConfigKey()] = s.GetConfigValue()
+		}
+	}
+	return out, nil
+}
+
 // TableInfo is what a cluster keeps about a table.
 type TableInfo struct {
 	Path              TablePath

@@ -79,6 +79,14 @@ func must[T any](t *testing.T) func(T, error) T {
 	}
 }
 
+func TestLiveServersTellTheSettingsThatAreAskedFor(t *testing.T) {
+	cluster := servers.Fluss(t, env.FlussOptions{})
+	got, err := dialLive(t).Settings(t.Context(), "remote.data.dir", "zookeeper.address", "no.such.key")
+	if err != nil || len(got) != 2 || got["remote.data.dir"] != cluster.RemoteDir() || got["zookeeper.address"] != cluster.ZooKeeper() {
+		t.Errorf("%v, %v", got, err)
+	}
+}
+
 // onBoth runs a test on the fake and on the running cluster, so that neither answers
 // what the other does not.
 func onBoth(t *testing.T, test func(*testing.T, *client.Client)) {

@@ -19,6 +19,7 @@ decision := {
 	input.action in {"abort", "read"}
 	input.principal.via == "identity"
 	about_session
+	not gives_up
 	is_creator
 	holds_something
 } else := {"allow": true, "rule": "(worker)"} if {
@@ -75,6 +76,12 @@ about_session if {
 reads_rows if {
 	some op in input.request.ops
 	op in {"read", "snapshot:read", "lake:read"}
+}
+
+# gives_up: a decided load is ended half published, which is for operators.
+gives_up if {
+	input.action == "abort"
+	"give-up" in input.request.ops
 }
 
 is_creator if {

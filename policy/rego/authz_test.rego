@@ -223,6 +223,11 @@ test_creator_may_abort_and_see_its_session if {
 	decide(within("loader", "read", {})).rule == "(creator)"
 }
 
+test_giving_a_decided_load_up_is_for_operators if {
+	denied(within("loader", "abort", {"ops": ["give-up"]}), "needs_alter")
+	allowed(within("owner", "abort", {"ops": ["give-up"]}))
+}
+
 test_others_may_not if {
 	denied(within("worker-a", "abort", {}), "needs_alter")
 	denied(within("reader", "abort", {}), "needs_alter")

@@ -78,6 +78,8 @@ type State struct {
 	Candidate *Candidate `json:"candidate,omitempty"`
 	Shadow    *Shadow    `json:"shadow,omitempty"`
 	Band      *Band      `json:"band,omitempty"`
+	// Emergency says that Active got there past approval and soak.
+	Emergency bool `json:"emergency,omitempty"`
 	// History is what happened last, newest first, MaxHistory entries at most.
 	History []Change `json:"history,omitempty"`
 }
@@ -89,7 +91,6 @@ const MaxHistory = 100
 const (
 	StateProposed = "proposed" // waits for approval
 	StateSoaking  = "soaking"  // waits for its time
-	StateShadow   = "shadow"   // rides along
 )
 
 // Candidate is a revision on its way to becoming active.
@@ -98,7 +99,12 @@ type Candidate struct {
 	Author    string     `json:"author"`
 	Approvals []Approval `json:"approvals,omitempty"`
 	State     string     `json:"state"` // see StateProposed
-	Until     time.Time  `json:"until,omitzero"`
+	// Soak is how long the soak takes once it begins, Until when it is over.
+	Soak   time.Duration `json:"soak_ns,omitempty"`
+	Until  time.Time     `json:"until,omitzero"`
+	By     string        `json:"by"` // who asked for its activation
+	Reason string        `json:"reason,omitempty"`
+	Band   *Band         `json:"band,omitempty"` // once it is active
 }
 
 // Approval is somebody's consent.

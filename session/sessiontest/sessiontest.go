@@ -27,6 +27,7 @@ func Run(t *testing.T, open func(t *testing.T) session.Store) {
 	}{
 		{"a session comes back deeply equal", testRoundTrip},
 		{"a session is verified after its end", testVerified},
+		{"a decided session is lost, and its options stay", testLost},
 		{"records do not alias the caller's memory", testNoAliasing},
 		{"create refuses", testCreateRefuses},
 		{"submission ids are unique per caller and target", testSubmissions},
@@ -233,6 +234,31 @@ func testVerified(t *testing.T, st session.Store) {
 	if left, err := st.Unfinished(bg); err != nil || len(left) > 0 {
 		t.Errorf("%d unfinished, %v", len(left), err)
 	}
+}
+
+func testLost(t *testing.T, st session.Store) {
+	s := New(0)
+	s.Options = session.Options{Publication: "birth", Visibility: session.VisibilityAtomic, Missing: session.MissingBirth, TableJSON: `{"a":"é"}`}
+	s = create(t, st, s)
+	changed := s.Clone()
+	changed.Options.ReplaceEmpty = true
+	if _, err := st.Update(bg, changed); !errors.Is(err, session.ErrInvalid) {
+		t.Errorf("other options: %v", err)
+	}
+	lost := session.EventLost{At: t0.Add(5 * time.Minute), Reason: session.AbortTargetGone, Message: "dropped", ResultExpires: t0.Add(7 * 24 * time.Hour)}
+	for _, e := range append(Life(s)[:4:4], lost) {
+		s = mustAdvance(t, st, s, e)
+		wantStored(t, st, s)
+	}
+	if s.State != session.StateAborted || s.Options.TableJSON == "" {
+		t.Errorf("%+v", s)
+	}
+	if left, err := st.Unfinished(bg); err != nil || len(left) > 0 {
+		t.Errorf("%d unfinished, %v", len(left), err)
+	}
+	next := New(1)
+	next.Target, next.Epoch = s.Target, 2
+	create(t, st, next)
 }
 
 func testNoAliasing(t *testing.T, st session.Store) {

@@ -34,13 +34,14 @@ var layers = []layer{
 	{"api/v1", nil},
 	{"api/client", []string{"api/v1", "session/credential", "session/scope", "internal/objstore"}},
 	{"api", []string{"api", "broker", "policy", "session", "internal/objstore", "internal/durable"}},
-	{"policy", []string{"policy", "session"}},
+	{"policy", []string{"policy", "session", "internal/durable"}},
 	{"broker", []string{"broker", "policy", "session", "fluss", "internal"}},
 	{"builder", []string{"builder", "api/client", "api/v1", "session/credential", "session/scope", "fluss", "internal"}},
 	{"fluss", []string{"fluss"}},
 	{"internal", []string{"internal", "fluss"}},
-	{"cmd/sluiced", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
-	{"cmd/sluice", []string{"cmd/sluice", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend"}},
+	{"cmd/internal/serve", []string{"api", "broker", "policy", "session", "fluss", "internal"}},
+	{"cmd/sluiced", []string{"cmd/internal/serve"}},
+	{"cmd/sluice", []string{"cmd/sluice", "cmd/internal/serve", "api/client", "api/v1", "builder", "fluss", "policy", "session/credential", "session/scope", "internal", "broker/vend", "broker/audit", "broker/target/fluss"}},
 }
 
 // within reports whether path is prefix or lies below it, by segments.

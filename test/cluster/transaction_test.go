@@ -86,6 +86,11 @@ const (
 
 func (r *round) killed(role env.Role, n int) func() {
 	r.must(r.fluss.Kill(role, n))
+	r.Cleanup(func() { // a round that fails leaves the cluster whole
+		if r.fluss.PID(role, n) == 0 {
+			r.must(r.fluss.Restart(context.Background(), role, n))
+		}
+	})
 	return func() { r.must(r.fluss.Restart(r.Context(), role, n)) }
 }
 
@@ -302,8 +307,11 @@ func (r *round) verb(verb string, c trial, do func(context.Context) error) error
 		cancel()
 		<-done
 		heal := c.strike(r)
-		r.start()
+		err := r.tryStart()
 		heal()
+		if err != nil {
+			r.start()
+		}
 		return r.insist(do)
 	}
 	r.eventually("the broker to stop at "+c.point, func() error {

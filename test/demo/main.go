@@ -12,7 +12,8 @@
 //
 // With -fluss the target is a real Fluss cluster, which the demo installs, starts and
 // stops as well: its own Java client creates the table and reads every row back, before
-// and after the tablet server was killed.
+// and after the tablet server was killed. A second table is loaded by one command,
+// sluice load --cluster, without sluiced.
 package main
 
 import (

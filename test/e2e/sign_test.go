@@ -7,8 +7,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "github.com/fluss-sluice/sluice/api/v1"
+	"github.com/fluss-sluice/sluice/broker/audit"
 	"github.com/fluss-sluice/sluice/builder"
 	"github.com/fluss-sluice/sluice/session/credential"
 	"github.com/fluss-sluice/sluice/test/env"
@@ -68,14 +70,9 @@ func TestALoadIsSignedObjectByObject(t *testing.T) {
 
 	w.rowsCommitted(bc, 1000)
 
-	trail, err := os.ReadFile(filepath.Join(w.dir, "sluiced", "audit.jsonl"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	signed, served := 0, 0
-	for line := range strings.Lines(string(trail)) {
-		var e struct{ Action, Outcome, Method string }
-		if err := json.Unmarshal([]byte(line), &e); err != nil {
+	for e, err := range audit.Read(filepath.Join(w.dir, "sluiced", "audit"), time.Time{}, time.Time{}) {
+		if err != nil {
 			t.Fatal(err)
 		}
 		if e.Action == "sign" && e.Outcome == "allow" && e.Method == "PUT" {

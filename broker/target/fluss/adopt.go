@@ -36,6 +36,9 @@ type adoption struct {
 // maxTold bounds how often a leader is told to restore by one Publish.
 const maxTold = 4
 
+// errGivenUp says that an operator has ended the session.
+var errGivenUp = errors.New("the load was given up")
+
 // errAgain asks for another look.
 var errAgain = errors.New("look again")
 
@@ -74,8 +77,11 @@ func (a *adoption) prepare(ctx context.Context) (err error) {
 // as a leader may be missing.
 func (a *adoption) run(ctx context.Context) error {
 	deadline := time.Now().Add(a.d.c.LeaderTimeout)
-	for order[a.j.Step] < order[stepServed] {
+	for order[a.j.Step] < order[stepServed] || a.j.Step == stepGivenUp {
 		step := a.j.Step
+		if step == stepGivenUp {
+			return a.fail(errGivenUp)
+		}
 		err := a.next(ctx)
 		switch {
 		case errors.Is(err, errPassed):
@@ -399,14 +405,15 @@ func (a *adoption) seat(ctx context.Context) (seat, error) {
 
 func (a *adoption) readSeat(ctx context.Context) (seat, error) {
 	physical, buckets, err := a.d.c.Client.Buckets(ctx, a.physical.Path, a.physical.Partition)
-	if client.CodeOf(err) == client.CodePartitionNotExist && a.mode == Birth {
+	if code := client.CodeOf(err); a.mode == Birth && (code == client.CodePartitionNotExist || code == client.CodeTableNotExist) {
 		return seat{}, fmt.Errorf("%w: %w", errAgain, err) // servers hear of it a little later
 	}
 	if err != nil {
 		return seat{}, known(a.s.Target, err)
 	}
 	if physical.TableID != a.physical.TableID || !same(physical.PartitionID, a.physical.PartitionID) {
-		return seat{}, fmt.Errorf("%w: %s was dropped and created again", session.ErrTargetNotFound, a.s.Target)
+		// Servers hear of what was born a little later. Publish looks whether it stands.
+		return seat{}, fmt.Errorf("%w: the servers know %s under other ids, as if it was dropped and created again", errAgain, a.s.Target)
 	}
 	i := slices.IndexFunc(buckets, func(b client.Bucket) bool { return b.ID == a.bucket })
 	if i < 0 || buckets[i].Leader < 0 {

@@ -12,6 +12,7 @@ import (
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/layout"
+	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/internal/objstore"
 	"github.com/fluss-sluice/sluice/session"
@@ -20,12 +21,12 @@ import (
 // Begin implements target.Driver.
 func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen, err error) {
 	defer outage(&err)
-	p, err := d.find(ctx, s.Target)
+	o, k := d.options(s), fenceKey(s.Target)
+	p, err := d.look(ctx, s.Target, o)
 	if err != nil {
 		return target.Frozen{}, err
 	}
-	o := d.options(s)
-	if err := d.checkLoad(ctx, p, o); err != nil {
+	if err := d.checkLoad(ctx, p); err != nil {
 		return target.Frozen{}, err
 	}
 	if !p.missing || o.Missing == session.MissingCreate {
@@ -33,8 +34,16 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 			return target.Frozen{}, err
 		}
 	}
-	k := p.fenceKey()
-	f, err := d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
+	f, err := d.fence(ctx, k)
+	if err != nil {
+		return target.Frozen{}, err
+	}
+	if f == nil || f.SessionID != s.ID { // else it is there because we made it
+		if err := checkOptions(p, o); err != nil {
+			return target.Frozen{}, err
+		}
+	}
+	f, err = d.swapFence(ctx, k, func(old *fence) (*fence, error) { return d.begun(old, s, p) })
 	if err != nil {
 		return target.Frozen{}, err
 	}
@@ -48,22 +57,25 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 			return target.Frozen{}, err
 		}
 	}
-	if err := d.probeRoot(ctx, s, p); err != nil {
-		return target.Frozen{}, err
+	if !p.missing {
+		if err := d.led(ctx, p, d.c.LeaderTimeout); err != nil {
+			return target.Frozen{}, err
+		}
 	}
-	if p.missing {
-		if p.physical.PartitionID, err = d.partitionID(ctx, k, s); err != nil {
+	if !p.noTable {
+		if err := d.probeRoot(ctx, s, p); err != nil {
 			return target.Frozen{}, err
 		}
-	} else {
-		if err := d.led(ctx, p); err != nil {
-			return target.Frozen{}, err
-		}
+	}
+	if !p.missing {
 		if err := d.proveEmpty(ctx, p); err != nil {
 			return target.Frozen{}, err
 		}
 	}
 	durable.Point("fluss.proved")
+	if p, err = d.newborn(ctx, k, s, p, f); err != nil {
+		return target.Frozen{}, err
+	}
 	ids, err := d.snapshotIDs(ctx, k, s, p)
 	if err != nil {
 		return target.Frozen{}, err
@@ -73,16 +85,31 @@ func (d *Driver) Begin(ctx context.Context, s session.Session) (_ target.Frozen,
 	return frozen, err
 }
 
-// bring creates a missing partition where that is configured, and waits until the
-// cluster has it.
+// bring creates a missing table or partition where that is asked for, and waits until
+// the cluster has it.
 func (d *Driver) bring(ctx context.Context, s session.Session, p *place, f *fence) (*place, error) {
+	if p.noTable && f.CreatedTable {
+		made, err := d.createTable(ctx, s, p.info.Path, p.info.Table)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := d.ownFence(ctx, fenceKey(s.Target), s, func(next *fence) error {
+			next.TableID = &made.ID
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+		if p, err = d.find(ctx, s.Target); err != nil {
+			return nil, err
+		}
+	}
 	if p.missing && f.Created {
 		if err := d.c.Client.CreatePartition(ctx, p.info, s.Target.Partition, client.Ignore); err != nil {
 			return nil, known(s.Target, err)
 		}
 	}
 	for deadline := time.Now().Add(d.c.LeaderTimeout); ; {
-		now, err := d.find(ctx, s.Target)
+		now, err := d.look(ctx, s.Target, d.options(s))
 		if err != nil {
 			return nil, err
 		}
@@ -101,9 +128,43 @@ func (d *Driver) bring(ctx context.Context, s session.Session, p *place, f *fenc
 	}
 }
 
+// takeUp is how long a coordinator may take to lead a new table, the first time.
+const takeUp = 5 * time.Second
+
+// maxMissed bounds how often a table is made anew that the coordinator has missed.
+const maxMissed = 4
+
+// createTable creates a table that is not there, and waits until it is led. The
+// coordinator sees a new table only if it has seen its node before its own next step
+// filled it; on a busy machine it may look too late (seen), and then never hears
+// of the table. Such a table is made anew: it was never led, so nobody has written to it.
+func (d *Driver) createTable(ctx context.Context, s session.Session, path client.TablePath, table *schema.Table) (*client.TableInfo, error) {
+	for try := 1; ; try++ {
+		if err := d.c.Client.CreateTable(ctx, path, table, client.Ignore); err != nil {
+			return nil, known(s.Target, err)
+		}
+		info, err := d.c.Client.TableInfo(ctx, path)
+		if err != nil {
+			return nil, known(s.Target, err)
+		}
+		if len(info.Table.PartitionKey) > 0 {
+			return info, nil // it has no buckets of its own
+		}
+		p := &place{info: info, physical: client.Physical{Path: path, TableID: info.ID}}
+		err = d.led(ctx, p, min(d.c.LeaderTimeout, time.Duration(try)*takeUp))
+		if err == nil || !errors.Is(err, session.ErrTargetRefused) || try == maxMissed {
+			return info, err
+		}
+		d.c.Logger.Warn("a new table gets no leader and is made anew", "session", s.ID, "table", path.String(), "seen", err)
+		if err := d.c.Client.DropTable(ctx, path, client.Ignore); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // led waits until every bucket has a leader.
-func (d *Driver) led(ctx context.Context, p *place) error {
-	for deadline := time.Now().Add(d.c.LeaderTimeout); ; {
+func (d *Driver) led(ctx context.Context, p *place, patience time.Duration) error {
+	for deadline := time.Now().Add(patience); ; {
 		_, buckets, err := d.c.Client.Buckets(ctx, p.info.Path, p.physical.Partition)
 		if err != nil {
 			return known(p.target(), err)
@@ -113,7 +174,7 @@ func (d *Driver) led(ctx context.Context, p *place) error {
 			return nil
 		}
 		if time.Now().After(deadline) {
-			return fmt.Errorf("%w: %s: buckets %v have no leader: start their tablet servers", session.ErrTargetRefused, p.target(), missing)
+			return fmt.Errorf("%w: %s: buckets %v have no leader: start their tablet servers; if these run, the coordinator has missed that it was created: restart it, or drop and create it again", session.ErrTargetRefused, p.target(), missing)
 		}
 		if err := wait(ctx, pause); err != nil {
 			return err
@@ -220,8 +281,7 @@ func (d *Driver) probeRoot(ctx context.Context, s session.Session, p *place) err
 	}
 	b := p.physical.Bucket(0)
 	if p.missing {
-		// A lease names a bucket by ids and nobody checks them; of a partition there is
-		// none yet, so the table's own are as good.
+		// The table is looked for and nothing else; of a partition there is none yet.
 		b.PartitionID = nil
 	}
 	lease := "sluice-probe-" + s.ID

@@ -338,7 +338,7 @@ func (w *world) acls() map[client.ACL]bool {
 func TestALostFenceIsDamage(t *testing.T) {
 	w := newWorld(t, flusstest.Options{}, nil)
 	s := w.decided(nil)
-	if err := w.store.Delete(t.Context(), fenceKey(s.TableID, "")); err != nil {
+	if err := w.store.Delete(t.Context(), fenceKey(s.Target)); err != nil {
 		t.Fatal(err)
 	}
 	if err := w.driver.Publish(t.Context(), s); !errors.Is(err, target.ErrDamaged) {

@@ -3,6 +3,7 @@ package fluss
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +61,11 @@ func newWorld(t *testing.T, o flusstest.Options, change func(*Config)) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { w.client.Close() })
-	w.nodes = &fakeNodes{w: w, data: map[string]node{partitionsNode: {}}}
+	w.nodes = &fakeNodes{w: w, data: map[string]node{
+		partitionsNode: {}, "/tabletservers/tables": {}, "/metadata/databases": {}, "/metadata/databases/fluss": {}, "/metadata": {}, "/tabletservers": {},
+		// Ids that the fake cluster does not give out by itself.
+		tableCounter: {data: binary.BigEndian.AppendUint64(nil, 12)}, partitionCounter: {data: binary.BigEndian.AppendUint64(nil, 4)},
+	}}
 	w.cluster.Handle(flusspb.APIAcquireKvSnapshotLease, w.lease(fakeRoot))
 	w.config = Config{
 		Client: w.client, Objects: store, RootURI: fakeRoot, ZooKeeper: w.nodes,
@@ -202,7 +207,7 @@ func (w *world) sameRows(s session.Session, n int) {
 
 func (w *world) fenceOf(s session.Session) *fence {
 	w.t.Helper()
-	f, err := w.driver.fence(w.t.Context(), fenceKey(s.TableID, s.Target.Partition))
+	f, err := w.driver.fence(w.t.Context(), fenceKey(s.Target))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -218,6 +223,7 @@ type fakeNodes struct {
 	data   map[string]node
 	before func(write bool) error
 	born   func(ops []zk.Op) error // instead of the coordinator's watcher
+	misses int                     // so many new tables the coordinator does not take up
 }
 
 type node struct {
@@ -251,6 +257,15 @@ func (n *fakeNodes) live(path string) (b client.TableBucket, rest string, ok boo
 	return b, strings.Join(seg[6:], "/"), true
 }
 
+func (n *fakeNodes) exists(table int64) bool {
+	ctx := context.Background()
+	names, _ := n.w.client.Tables(ctx, "fluss")
+	return slices.ContainsFunc(names, func(name string) bool {
+		info, err := n.w.client.TableInfo(ctx, client.TablePath{Database: "fluss", Table: name})
+		return err == nil && info.ID == table
+	})
+}
+
 // tableOf finds the table of a partition id among those of the test.
 func (n *fakeNodes) tableOf(partition int64) int64 {
 	ctx := context.Background()
@@ -273,15 +288,16 @@ func (n *fakeNodes) Get(_ context.Context, path string) ([]byte, int32, error) {
 		return nil, 0, err
 	}
 	if b, rest, ok := n.live(path); ok && rest == "leader_isr" && b.TableID >= 0 {
+		if b.PartitionID == nil && !n.exists(b.TableID) {
+			return nil, 0, zk.ErrNoNode
+		}
 		k := n.w.cluster.Bucket(b)
 		l := znode.LeaderAndISR{Leader: k.Leader, LeaderEpoch: k.LeaderEpoch, BucketEpoch: k.BucketEpoch, ISR: k.ISR, StandbyReplicas: k.Standby}
 		return l.AppendJSON(nil), 0, nil
 	}
-	if db, table, ok := tableOfNode(path); ok {
-		info, err := n.w.client.TableInfo(context.Background(), client.TablePath{Database: db, Table: table})
-		if err != nil {
-			return nil, 0, zk.ErrNoNode
-		}
+	if info, rest := n.known(path); info != nil && rest != "" {
+		return n.part(info, path, rest)
+	} else if info != nil {
 		r := znode.TableRegistration{TableID: info.ID, PartitionKey: info.Table.PartitionKey, BucketKey: []string{"id"}, BucketCount: info.Table.BucketCount, Properties: info.Table.Properties}
 		return r.AppendJSON(nil), n.data[path].version, nil
 	}
@@ -292,6 +308,43 @@ func (n *fakeNodes) Get(_ context.Context, path string) ([]byte, int32, error) {
 		return nil, 0, zk.ErrNoNode
 	}
 	return d.data, d.version, nil
+}
+
+// known finds the table of a node below its own among those of the cluster.
+func (n *fakeNodes) known(path string) (info *client.TableInfo, rest string) {
+	seg := strings.Split(path, "/")
+	if len(seg) < 6 || seg[2] != "databases" {
+		return nil, ""
+	}
+	info, err := n.w.client.TableInfo(context.Background(), client.TablePath{Database: seg[3], Table: seg[5]})
+	if err != nil {
+		return nil, ""
+	}
+	return info, strings.Join(seg[6:], "/")
+}
+
+// part is a node below a table's.
+func (n *fakeNodes) part(info *client.TableInfo, path, rest string) ([]byte, int32, error) {
+	if rest == "schemas/1" {
+		return []byte(`{"version":1}`), 0, nil
+	}
+	n.mu.Lock()
+	d, ok := n.data[path]
+	n.mu.Unlock()
+	if ok {
+		return d.data, d.version, nil
+	}
+	parts, err := n.w.client.Partitions(context.Background(), info.Path)
+	if err != nil && len(info.Table.PartitionKey) > 0 {
+		return nil, 0, err
+	}
+	for _, p := range parts {
+		if rest == "partitions/"+p.Name {
+			r := znode.PartitionRegistration{TableID: info.ID, PartitionID: p.ID}
+			return r.AppendJSON(nil), 0, nil
+		}
+	}
+	return nil, 0, zk.ErrNoNode
 }
 
 func tableOfNode(path string) (db, table string, ok bool) {
@@ -316,6 +369,9 @@ func (n *fakeNodes) Children(_ context.Context, path string) ([]string, error) {
 		}
 		return names, nil
 	}
+	if info, rest := n.known(path); info != nil && rest == "schemas" {
+		return []string{"1"}, nil
+	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, ok := n.data[path]; !ok {
@@ -335,15 +391,24 @@ func (n *fakeNodes) Set(_ context.Context, path string, data []byte, version int
 		return err
 	}
 	n.mu.Lock()
-	defer n.mu.Unlock()
 	d, ok := n.data[path]
 	switch {
 	case !ok:
+		n.mu.Unlock()
 		return zk.ErrNoNode
 	case d.version != version:
+		n.mu.Unlock()
 		return zk.ErrVersion
 	}
 	n.data[path] = node{data, version + 1}
+	n.mu.Unlock()
+	if db, table, ok := tableOfNode(path); ok && len(data) > 0 && len(d.data) == 0 {
+		if n.misses > 0 {
+			n.misses--
+			return nil
+		}
+		return n.w.bearTable(client.TablePath{Database: db, Table: table}, data)
+	}
 	return nil
 }
 
@@ -412,6 +477,53 @@ func (w *world) bear(ops []zk.Op) error {
 			return err
 		}
 	}
+	var snapshots [][]byte
+	for _, o := range ops {
+		if strings.Contains(o.Path(), "/snapshots/") {
+			snapshots = append(snapshots, o.Data())
+		}
+	}
+	return w.adopt(physical, buckets, snapshots)
+}
+
+// bearTable is bear for a table whose node was empty. Its snapshots are in nodes.
+func (w *world) bearTable(path client.TablePath, registration []byte) error {
+	ctx := context.Background()
+	own, err := znode.ParseTableRegistration(registration)
+	if err != nil {
+		return err
+	}
+	table := newTable(w.t, own.BucketCount, false, own.Properties)
+	var physical client.Physical
+	var buckets []client.Bucket
+	for {
+		if err := w.client.CreateTable(ctx, path, table, client.Refuse); err != nil {
+			return err
+		}
+		if physical, buckets, err = w.client.Buckets(ctx, path, ""); err != nil {
+			return err
+		}
+		if physical.TableID >= own.TableID {
+			break
+		}
+		if err := w.client.DropTable(ctx, path, client.Refuse); err != nil {
+			return err
+		}
+	}
+	var snapshots [][]byte
+	w.nodes.mu.Lock()
+	for p, n := range w.nodes.data {
+		if strings.HasPrefix(p, tabletNode(physical)+"/") && strings.Contains(p, "/snapshots/") {
+			snapshots = append(snapshots, n.data)
+		}
+	}
+	w.nodes.mu.Unlock()
+	return w.adopt(physical, buckets, snapshots)
+}
+
+// adopt makes leaders restore snapshots.
+func (w *world) adopt(physical client.Physical, buckets []client.Bucket, snapshots [][]byte) error {
+	ctx := context.Background()
 	epoch, err := w.client.Coordinator().Epoch(ctx)
 	if err != nil {
 		return err
@@ -421,11 +533,8 @@ func (w *world) bear(ops []zk.Op) error {
 			return err
 		}
 	}
-	for _, o := range ops {
-		if !strings.Contains(o.Path(), "/snapshots/") {
-			continue
-		}
-		b, err := znode.ParseBucketSnapshot(o.Data())
+	for _, data := range snapshots {
+		b, err := znode.ParseBucketSnapshot(data)
 		if err != nil {
 			return err
 		}

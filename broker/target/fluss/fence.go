@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
@@ -21,9 +20,11 @@ const graceAfterDeadline = 7 * 24 * time.Hour
 //
 //	(none), ABORTED             → BEGUN       Begin, with a higher epoch
 //	BEGUN, expired              → BEGUN       Begin, with a higher epoch: the session's store was lost
-//	COMMITTED of a partition    → BEGUN       Begin, when the partition was dropped and made anew
+//	COMMITTED                   → BEGUN       Begin, when what was loaded was dropped and made anew
 //	BEGUN                       → COMMITTING  Decide
 //	COMMITTING                  → COMMITTED   Publish, when every bucket serves its rows
+//	COMMITTING                  → ABORTED     Publish, when what was fenced is gone; GiveUp
+//	BEGUN, COMMITTING           → BEGUN       Begin of a table made anew: the old one is gone
 //	(none), BEGUN, ABORTED      → ABORTED     Abort, leaving its epoch behind against a late Begin
 const (
 	fenceBegun      = "BEGUN"
@@ -35,22 +36,30 @@ const (
 // fence is the content of a fence object.
 //
 //	{"version":1,"epoch":n,"session_id":uuid,"state":…,"expires":RFC 3339,
+//	 "table_id":n?,          of the table that is loaded, once it is known
 //	 "partition_id":n?,      of a partition, once it is known
+//	 "replaces":n?,          id of the empty table or partition to be dropped for the load
 //	 "created":true?,        Begin creates the partition
+//	 "created_table":true?,  Begin creates the table
+//	 "births":true?,         the table itself comes into being with the load
 //	 "snapshot_ids":[n…]?,   position = bucket; drawn once for a session
 //	 "rules":{"withdrawn":[rule…],"added":[rule…]}?,  of the cluster, to be given back
 //	 "abort":{"reason":n,"message":…}?}
 type fence struct {
-	Version     int            `json:"version"`
-	Epoch       int64          `json:"epoch"`
-	SessionID   string         `json:"session_id"`
-	State       string         `json:"state"`
-	Expires     time.Time      `json:"expires"`
-	PartitionID *int64         `json:"partition_id,omitempty"`
-	Created     bool           `json:"created,omitempty"`
-	SnapshotIDs []int64        `json:"snapshot_ids,omitempty"`
-	Rules       *rules         `json:"rules,omitempty"`
-	Abort       *session.Abort `json:"abort,omitempty"`
+	Version      int            `json:"version"`
+	Epoch        int64          `json:"epoch"`
+	SessionID    string         `json:"session_id"`
+	State        string         `json:"state"`
+	Expires      time.Time      `json:"expires"`
+	TableID      *int64         `json:"table_id,omitempty"`
+	PartitionID  *int64         `json:"partition_id,omitempty"`
+	Replaces     *int64         `json:"replaces,omitempty"`
+	Created      bool           `json:"created,omitempty"`
+	CreatedTable bool           `json:"created_table,omitempty"`
+	Births       bool           `json:"births,omitempty"`
+	SnapshotIDs  []int64        `json:"snapshot_ids,omitempty"`
+	Rules        *rules         `json:"rules,omitempty"`
+	Abort        *session.Abort `json:"abort,omitempty"`
 }
 
 func decodeFence(b []byte) (*fence, error) {
@@ -74,17 +83,15 @@ func (f *fence) owns(now time.Time) bool {
 	return f.State == fenceCommitting || f.State == fenceBegun && now.Before(f.Expires)
 }
 
-// fenceKey is by the table's id and the partition's name: a partition that is born has
-// no id when it is fenced, and two births of one name must meet.
-func fenceKey(tableID int64, partition string) string {
-	k := ownDir + "/fences/" + strconv.FormatInt(tableID, 10)
-	if partition != "" {
-		k += "-" + partition
+// fenceKey is by name: what is born has no id when it is fenced, and two births of one
+// name must meet. No name holds a dot.
+func fenceKey(t session.Target) string {
+	k := ownDir + "/fences/" + t.Database + "." + t.Table
+	if t.Partition != "" {
+		k += "." + t.Partition
 	}
 	return k
 }
-
-func (p *place) fenceKey() string { return fenceKey(p.info.ID, p.physical.Partition) }
 
 // fence reads a fence; a missing one is nil.
 func (d *Driver) fence(ctx context.Context, k string) (*fence, error) {
@@ -141,7 +148,21 @@ func (d *Driver) begun(old *fence, s session.Session, p *place) (*fence, error) 
 	next := &fence{
 		Version: recordVersion, Epoch: s.Epoch, SessionID: s.ID, State: fenceBegun,
 		Expires: s.BuildDeadline.Add(graceAfterDeadline), PartitionID: p.physical.PartitionID,
-		Created: p.missing && d.options(s).Missing == session.MissingCreate,
+		Created:      p.missing && !p.noTable && d.options(s).Missing == session.MissingCreate,
+		CreatedTable: p.noTable && (p.partitioned() || d.options(s).Missing == session.MissingCreate),
+	}
+	if !p.noTable {
+		next.TableID = &p.info.ID
+	}
+	if p.partitioned() && p.noTable {
+		next.Created = d.options(s).Missing == session.MissingCreate
+	}
+	next.Births = p.noTable && !next.CreatedTable
+	if d.replaces(s, p) {
+		next.Replaces = p.id()
+		if next.PartitionID = nil; !p.partitioned() {
+			next.TableID = nil
+		}
 	}
 	switch {
 	case old == nil:
@@ -152,9 +173,9 @@ func (d *Driver) begun(old *fence, s session.Session, p *place) (*fence, error) 
 		return nil, ended(old)
 	case old.SessionID == s.ID:
 		return nil, fmt.Errorf("%w: the fence of %s is already %s", session.ErrWrongState, s.Target, old.State)
-	case old.owns(d.c.Now()):
+	case old.owns(d.c.Now()) && !old.outlived(p):
 		return nil, fmt.Errorf("%w: %s", session.ErrTargetOwned, s.Target)
-	case old.State == fenceCommitted && same(old.PartitionID, p.physical.PartitionID):
+	case old.State == fenceCommitted && !p.missing && same(old.TableID, &p.info.ID) && same(old.PartitionID, p.physical.PartitionID):
 		return nil, fmt.Errorf("%w: %s was loaded before; drop and create it to load it again", session.ErrTargetNotEmpty, s.Target)
 	case old.Epoch >= s.Epoch:
 		return nil, fmt.Errorf("%w %d: %s has seen %d", session.ErrStaleEpoch, s.Epoch, s.Target, old.Epoch)
@@ -163,6 +184,12 @@ func (d *Driver) begun(old *fence, s session.Session, p *place) (*fence, error) 
 		next.Rules = old.Rules // its store was lost; what it withdrew is ours to give back
 	}
 	return next, nil
+}
+
+// outlived reports whether the table that a session was to load is gone, so that it can
+// never publish. Of what is yet to be born nobody can tell.
+func (f *fence) outlived(p *place) bool {
+	return f.TableID != nil && f.Replaces == nil && !f.Births && (p.noTable || *f.TableID != p.info.ID)
 }
 
 func same(a, b *int64) bool { return (a == nil) == (b == nil) && (a == nil || *a == *b) }
@@ -196,7 +223,7 @@ func physicalOf(s session.Session) client.Physical {
 // one and empty: a load that would fail for that is aborted here, where it still can be.
 func (d *Driver) Decide(ctx context.Context, s session.Session) (err error) {
 	defer outage(&err)
-	k := fenceKey(s.TableID, s.Target.Partition)
+	k := fenceKey(s.Target)
 	f, err := d.fence(ctx, k)
 	if err != nil {
 		return err
@@ -211,7 +238,7 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) (err error) {
 				return err
 			}
 		}
-		if err := d.stillFit(ctx, s); err != nil {
+		if err := d.stillFit(ctx, s, f); err != nil {
 			return err
 		}
 	}
@@ -227,15 +254,17 @@ func (d *Driver) Decide(ctx context.Context, s session.Session) (err error) {
 
 // stillFit proves that a frozen target can be published now. What makes it impossible
 // for good is *target.Ended.
-func (d *Driver) stillFit(ctx context.Context, s session.Session) error {
+func (d *Driver) stillFit(ctx context.Context, s session.Session, f *fence) error {
 	end := func(reason session.AbortReason, err error) error {
 		return &target.Ended{Abort: session.Abort{Reason: reason, Message: err.Error()}}
 	}
 	p, err := d.find(ctx, s.Target)
 	if err == nil {
-		err = frozenIs(s, p)
+		err = frozenIs(s, f, p)
 	}
 	switch {
+	case f.Births && errors.Is(err, session.ErrTargetNotFound):
+		return nil // as it was
 	case errors.Is(err, session.ErrTargetNotFound), errors.Is(err, session.ErrTargetRefused):
 		return end(session.AbortTargetGone, err)
 	case errors.Is(err, session.ErrTargetNotEmpty):
@@ -252,8 +281,14 @@ func (d *Driver) stillFit(ctx context.Context, s session.Session) error {
 }
 
 // frozenIs compares what a session froze with what is there now.
-func frozenIs(s session.Session, p *place) error {
+func frozenIs(s session.Session, f *fence, p *place) error {
 	switch birth := s.Plan.Publication == string(Birth); {
+	case f.Births:
+		return fmt.Errorf("%w: somebody else created %s meanwhile", session.ErrTargetNotEmpty, s.Target)
+	case f.Replaces != nil && (p.missing || *p.id() != *f.Replaces):
+		return fmt.Errorf("%w: what was to be replaced, id %d of %s, is gone", session.ErrTargetNotFound, *f.Replaces, s.Target)
+	case f.Replaces != nil:
+		return nil
 	case p.info.ID != s.TableID:
 		return fmt.Errorf("%w: %s was dropped and created again", session.ErrTargetNotFound, s.Target)
 	case birth && !p.missing:
@@ -269,16 +304,25 @@ func frozenIs(s session.Session, p *place) error {
 // Abort implements target.Driver.
 func (d *Driver) Abort(ctx context.Context, s session.Session) (err error) {
 	defer outage(&err)
-	k, p, err := d.abortKey(ctx, s)
-	if err != nil || k == "" {
-		return err
+	if checkNames(s.Target) != nil {
+		return nil // no fence has such a name
 	}
+	k := fenceKey(s.Target)
 	f, err := d.fence(ctx, k)
 	if err != nil {
 		return err
 	}
 	if f != nil && f.SessionID == s.ID && f.State == fenceBegun {
-		if err := d.giveBack(ctx, k, s, p, f); err != nil {
+		if err := d.giveBack(ctx, k, s, f); err != nil {
+			return err
+		}
+	}
+	if f == nil && s.Plan.FinalRoot == "" {
+		// A Begin that is still under way would find no fence; that of a target that does
+		// not exist is none.
+		if _, err := d.find(ctx, s.Target); errors.Is(err, session.ErrTargetNotFound) || errors.Is(err, session.ErrTargetRefused) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 	}
@@ -293,7 +337,7 @@ func (d *Driver) Abort(ctx context.Context, s session.Session) (err error) {
 		case old.SessionID == s.ID && (old.State == fenceCommitting || old.State == fenceCommitted):
 			return nil, fmt.Errorf("%w: the commit of %s is decided", session.ErrWrongState, s.Target)
 		case old.SessionID == s.ID && old.State == fenceBegun, old.State == fenceAborted && old.Epoch < s.Epoch:
-			next.PartitionID, next.SnapshotIDs = old.PartitionID, old.SnapshotIDs
+			next.TableID, next.PartitionID, next.SnapshotIDs = old.TableID, old.PartitionID, old.SnapshotIDs
 			return next, nil
 		}
 		return nil, document.ErrKeep // aborted before, or another's
@@ -301,44 +345,54 @@ func (d *Driver) Abort(ctx context.Context, s session.Session) (err error) {
 	return err
 }
 
-// giveBack undoes what Begin did to the cluster. p is nil when the target is gone,
-// and with it everything there was to undo.
-func (d *Driver) giveBack(ctx context.Context, k string, s session.Session, p *place, f *fence) error {
-	if p == nil {
-		return nil
-	}
+// giveBack undoes what Begin did to the cluster.
+func (d *Driver) giveBack(ctx context.Context, k string, s session.Session, f *fence) error {
 	if err := d.restoreRules(ctx, k, s); err != nil {
 		return err
 	}
-	if !f.Created || !d.options(s).RemoveCreated || p.missing {
+	if f.Births {
+		if err := d.forgetTemplate(ctx, s); err != nil {
+			return err
+		}
+	}
+	if !d.options(s).RemoveCreated || !f.Created && !f.CreatedTable {
 		return nil
 	}
-	switch err := d.proveEmpty(ctx, p); {
-	case errors.Is(err, session.ErrTargetNotEmpty):
-		d.c.Logger.Warn("a partition created for an aborted load has rows of somebody else and stays", "session", s.ID, "target", s.Target.String(), "found", err)
-		return nil
-	case err != nil:
-		return err
-	}
-	return known(s.Target, d.c.Client.DropPartition(ctx, p.info, s.Target.Partition, client.Ignore))
-}
-
-// abortKey finds the fence to give back: the frozen one, else the one Begin would
-// have taken. No target, no fence; a target dropped since it was frozen is a fence
-// without a place.
-func (d *Driver) abortKey(ctx context.Context, s session.Session) (string, *place, error) {
-	frozen := s.Plan.FinalRoot != ""
 	p, err := d.find(ctx, s.Target)
 	switch {
 	case errors.Is(err, session.ErrTargetNotFound), errors.Is(err, session.ErrTargetRefused):
-		if frozen {
-			return fenceKey(s.TableID, s.Target.Partition), nil, nil
-		}
-		return "", nil, nil
+		return nil
 	case err != nil:
-		return "", nil, err
-	case frozen && p.info.ID != s.TableID:
-		return fenceKey(s.TableID, s.Target.Partition), nil, nil
+		return err
+	case f.TableID != nil && *f.TableID != p.info.ID:
+		return nil // it is another table by now
 	}
-	return p.fenceKey(), p, nil
+	return d.remove(ctx, s, p, f)
+}
+
+// remove drops what Begin created, if nobody uses it.
+func (d *Driver) remove(ctx context.Context, s session.Session, p *place, f *fence) error {
+	if !p.missing {
+		switch err := d.proveEmpty(ctx, p); {
+		case errors.Is(err, session.ErrTargetNotEmpty):
+			d.c.Logger.Warn("what was created for an aborted load has rows of somebody else and stays", "session", s.ID, "target", s.Target.String(), "found", err)
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+	if f.Created && !p.missing && p.partitioned() {
+		if err := d.c.Client.DropPartition(ctx, p.info, s.Target.Partition, client.Ignore); err != nil {
+			return known(s.Target, err)
+		}
+	}
+	if !f.CreatedTable {
+		return nil
+	}
+	if p.partitioned() {
+		if left, err := d.c.Client.Partitions(ctx, p.info.Path); err != nil || len(left) > 0 {
+			return err
+		}
+	}
+	return d.c.Client.DropTable(ctx, p.info.Path, client.Ignore)
 }

@@ -11,9 +11,11 @@
 //     lead again. A bucket is away for some tens of milliseconds and clients retry by
 //     themselves. Until the last one is done, readers see some buckets loaded and
 //     others empty.
-//   - Birth, for partitions that do not exist yet: one ZooKeeper transaction makes
-//     the partition together with its registered snapshots. It is atomic for readers,
-//     and nobody can have written to it before.
+//   - Birth, for what does not exist: one ZooKeeper transaction makes a partition
+//     together with its registered snapshots. It is atomic for readers, and nobody can
+//     have written to it before. A table takes a transaction for everything but its
+//     registration, and then that. An existing target, proved empty, may be dropped and
+//     born under a new id, so that its load is atomic, too.
 //   - Restart, a last resort: snapshots are registered and the driver waits until
 //     something else moves or restarts the leaders.
 //
@@ -33,11 +35,11 @@
 //
 // Beside the tablets' directories, so that neither a drop nor a stop removes them:
 //
-//	_sluice/fences/{table id}                 who may load, see fence
-//	_sluice/fences/{table id}-{partition}     the same of a partition, by its name
-//	_sluice/journals/{session id}/{bucket}    how far a bucket's adoption is, see journal
+//	_sluice/fences/{db}.{table}[.{partition}]  who may load, see fence
+//	_sluice/journals/{session id}/{bucket}     how far a bucket's adoption is, see journal
+//	_sluice/births/{session id}                what a table is born of, see template
 //
-// Both are changed by conditional put only. A broker that died is replaced by one that
+// All are changed by conditional put only. A broker that died is replaced by one that
 // reads them and looks at the cluster; no step is repeated that must not happen twice.
 //
 // # Releases
@@ -71,10 +73,10 @@ var (
 	ErrReadOnly = fmt.Errorf("%w: tables and partitions of a cluster are made and dropped by the cluster's own clients", session.ErrInvalid)
 	// ErrForeignRows stops a publication: somebody else's rows are in a bucket that was
 	// proved empty before. The message names the bucket.
-	ErrForeignRows = errors.New("the bucket got rows that are not the load's")
+	ErrForeignRows = fmt.Errorf("%w: there are rows that are not the load's", target.ErrStuck)
 	// ErrNotAdopted stops a publication: the cluster does not serve the rows, and
 	// repeating did not help. The message names the bucket and what was seen.
-	ErrNotAdopted = errors.New("the cluster does not serve the loaded rows")
+	ErrNotAdopted = fmt.Errorf("%w: the cluster does not serve the loaded rows", target.ErrStuck)
 	// ErrWaiting is returned by Publish with Restart until every leader has changed.
 	ErrWaiting = errors.New("snapshots are registered; waiting for leaders to be restarted or moved")
 )
@@ -158,6 +160,7 @@ type Driver struct {
 
 var (
 	_ target.Driver    = (*Driver)(nil)
+	_ target.Yielding  = (*Driver)(nil)
 	_ target.Catalog   = (*Driver)(nil)
 	_ target.Snapshots = (*Driver)(nil)
 	_ target.Leases    = (*Driver)(nil)

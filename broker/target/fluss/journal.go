@@ -20,10 +20,11 @@ const (
 	stepNotifying  = "NOTIFYING"  // the snapshot is registered; the leader may have been told
 	stepServed     = "SERVED"     // the leader was seen to serve the rows
 	stepMoved      = "MOVED"      // and its log was moved, so that tiering sees it
+	stepGivenUp    = "GIVEN_UP"   // an operator gave it up before it served the rows
 )
 
 // order lists the steps; a journal only goes forward.
-var order = map[string]int{stepNone: 0, stepStopping: 1, stepCommitting: 2, stepNotifying: 3, stepServed: 4, stepMoved: 5}
+var order = map[string]int{stepNone: 0, stepStopping: 1, stepCommitting: 2, stepNotifying: 3, stepServed: 4, stepMoved: 5, stepGivenUp: 6}
 
 // journal is how far a bucket's adoption is.
 //

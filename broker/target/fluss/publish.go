@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/row"
@@ -17,23 +18,28 @@ import (
 // load and are never taken back. The error says which bucket it is, and why.
 func (d *Driver) Publish(ctx context.Context, s session.Session) (err error) {
 	defer outage(&err)
-	k := fenceKey(s.TableID, s.Target.Partition)
+	k := fenceKey(s.Target)
 	f, err := d.fence(ctx, k)
 	if err != nil {
 		return err
 	}
-	if err := held(f, s); err != nil {
+	if err := held(f, s); errors.Is(err, session.ErrStaleEpoch) {
+		// A decided fence is only passed on when what it fenced is gone.
+		return &target.Lost{Abort: session.Abort{Reason: session.AbortTargetGone, Message: err.Error()}, Cause: err}
+	} else if err != nil {
 		return err
 	}
 	switch f.State {
 	case fenceCommitted:
 		return nil
+	case fenceAborted:
+		return lost(f)
 	case fenceCommitting:
 	default:
 		return fmt.Errorf("%w: publish while the fence is %s", session.ErrWrongState, f.State)
 	}
-	if err := d.publish(ctx, s); err != nil {
-		return err
+	if err := d.publish(ctx, s, f); err != nil {
+		return d.outcome(ctx, s, f, err)
 	}
 	if err := d.restoreRules(ctx, k, s); err != nil {
 		return err
@@ -63,7 +69,10 @@ func (d *Driver) forget(ctx context.Context, s session.Session) {
 	}
 }
 
-func (d *Driver) publish(ctx context.Context, s session.Session) error {
+func (d *Driver) publish(ctx context.Context, s session.Session, fence *fence) error {
+	if err := d.refill(ctx, s, fence); err != nil {
+		return err
+	}
 	release, err := d.c.Client.Release(ctx)
 	if err != nil {
 		return err
@@ -73,6 +82,9 @@ func (d *Driver) publish(ctx context.Context, s session.Session) error {
 		if all[b], err = d.adoption(ctx, s, release, int32(b)); err != nil {
 			return err
 		}
+		if all[b].j.Step == stepGivenUp {
+			return all[b].fail(errGivenUp)
+		}
 	}
 	// Everything is read back before anything is touched.
 	for _, a := range all {
@@ -81,7 +93,7 @@ func (d *Driver) publish(ctx context.Context, s session.Session) error {
 		}
 	}
 	if s.Plan.Publication == string(Birth) {
-		if err := d.bear(ctx, s, all); err != nil {
+		if err := d.bear(ctx, s, fence, all); err != nil {
 			return err
 		}
 	}

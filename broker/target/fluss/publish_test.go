@@ -404,6 +404,12 @@ func TestARestartIsWaitedFor(t *testing.T) {
 // that goes on.
 func loadAndDie(t *testing.T, c Config, tg session.Target, n int, behind bool) (s session.Session, died bool) {
 	t.Helper()
+	return dieIn(t, c, newSession(tg, 1), n, behind)
+}
+
+// dieIn is loadAndDie for a session with options.
+func dieIn(t *testing.T, c Config, s session.Session, n int, behind bool) (_ session.Session, died bool) {
+	t.Helper()
 	d := dying(t, c, n, behind)
 	step := func(do func(*Driver) error) {
 		t.Helper()
@@ -422,7 +428,6 @@ func loadAndDie(t *testing.T, c Config, tg session.Target, n int, behind bool) (
 			t.Fatalf("place %d, taken over: %v", n, err)
 		}
 	}
-	s = newSession(tg, 1)
 	step(func(d *Driver) (err error) { s, err = begin(t.Context(), d, s); return err })
 	healthy, err := Open(c)
 	if err != nil {

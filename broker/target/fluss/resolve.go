@@ -21,6 +21,18 @@ type place struct {
 	// physical names a missing partition without an id.
 	physical client.Physical
 	missing  bool
+	// noTable: the table is missing, too, and info is what the load's descriptor says.
+	noTable bool
+}
+
+func (p *place) partitioned() bool { return len(p.info.Table.PartitionKey) > 0 }
+
+// id is the partition's, or that of a table without partitions.
+func (p *place) id() *int64 {
+	if p.partitioned() {
+		return p.physical.PartitionID
+	}
+	return &p.info.ID
 }
 
 func pathOf(t session.Target) client.TablePath {
@@ -91,6 +103,37 @@ func (d *Driver) find(ctx context.Context, t session.Target) (*place, error) {
 	return p, nil
 }
 
+// look is find, and where there is no table but the load describes one, the table that
+// will be.
+func (d *Driver) look(ctx context.Context, t session.Target, o session.Options) (*place, error) {
+	p, err := d.find(ctx, t)
+	if o.TableJSON == "" || !errors.Is(err, session.ErrTargetNotFound) || client.CodeOf(err) == client.CodeDatabaseNotExist {
+		return p, err
+	}
+	if err := checkNames(t); err != nil {
+		return nil, err
+	}
+	table, parseErr := schema.ParseTable([]byte(o.TableJSON))
+	if parseErr != nil {
+		return nil, fmt.Errorf("%w: table descriptor of %s: %w", session.ErrInvalid, t, parseErr)
+	}
+	path := pathOf(t)
+	p = &place{
+		info:    &client.TableInfo{Path: path, ID: -1, SchemaID: 1, JSON: []byte(o.TableJSON), Table: table},
+		missing: true, noTable: true,
+		physical: client.Physical{Path: path, TableID: -1, Partition: t.Partition},
+	}
+	switch partitioned := p.partitioned(); {
+	case partitioned && t.Partition == "":
+		return nil, fmt.Errorf("%w: %s is partitioned by %v: name one partition", session.ErrTargetRefused, t, table.PartitionKey)
+	case partitioned:
+		return p, checkPartition(table, t)
+	case t.Partition != "":
+		return nil, fmt.Errorf("%w: the descriptor of %s.%s has no partition key", session.ErrTargetRefused, t.Database, t.Table)
+	}
+	return p, nil
+}
+
 // checkPartition checks the name of a partition that is to come into being as far as
 // every partition's must be.
 func checkPartition(t *schema.Table, of session.Target) error {
@@ -110,9 +153,8 @@ func (p *place) target() session.Target {
 	return session.Target{Database: p.info.Path.Database, Table: p.info.Path.Table, Partition: p.physical.Partition}
 }
 
-// checkLoad says why a target must not be bulk loaded here, or not in the way that the
-// options ask for.
-func (d *Driver) checkLoad(ctx context.Context, p *place, o session.Options) error {
+// checkLoad says why a target must not be bulk loaded here.
+func (d *Driver) checkLoad(ctx context.Context, p *place) error {
 	refuse := func(err error) error { return fmt.Errorf("%w: %s: %w", session.ErrTargetRefused, p.target(), err) }
 	if d.c.ReadOnly {
 		return refuse(errors.New("this broker only reads from the cluster"))
@@ -122,9 +164,6 @@ func (d *Driver) checkLoad(ctx context.Context, p *place, o session.Options) err
 	}
 	if _, err := key.New(p.info.Table); err != nil {
 		return refuse(err)
-	}
-	if err := checkOptions(p, o); err != nil {
-		return err
 	}
 	release, err := d.c.Client.Release(ctx)
 	if err != nil {
@@ -151,31 +190,40 @@ func checkOptions(p *place, o session.Options) error {
 		return refuse("publication %.64q: want %s, %s or %s", o.Publication, InPlace, Birth, Restart)
 	}
 	switch {
+	case o.ReplaceEmpty && p.noTable:
+		return refuse("there is nothing to replace")
 	case p.missing && missing == session.MissingRefuse:
 		return fmt.Errorf("%w: %s: there is no such partition; create it, or let the load do it (missing: create or birth)", session.ErrTargetNotFound, p.target())
-	case o.TableJSON != "":
-		return refuse("a table descriptor is for tables that do not exist")
+	case o.TableJSON != "" && !p.noTable:
+		return refuse("a table descriptor is for tables that do not exist, and this one does")
+	case !p.missing && o.ReplaceEmpty, p.noTable && !p.partitioned() && missing == session.MissingBirth:
+		if lake := p.info.Table.Properties["table.datalake.enabled"]; lake == "true" && !p.partitioned() {
+			return refuse("a table whose rows go to a lake is not brought into being by a load: its table in the lake would be missing; create it and load it in place")
+		}
 	case !p.missing && publication == Birth:
-		return refuse("publication birth is for what does not exist, and this target does")
-	case o.ReplaceEmpty:
-		return refuse("an existing target cannot be replaced here")
+		return refuse("publication birth is for what does not exist, and this target does; replace_empty lets the load drop it and make it anew")
 	case o.Visibility == session.VisibilityAtomic && (!p.missing || missing != session.MissingBirth):
-		return refuse("an existing target is loaded bucket by bucket: meanwhile readers see some buckets loaded and others empty")
+		return refuse("what exists is loaded bucket by bucket: meanwhile readers see some buckets loaded and others empty; replace_empty lets the load drop an empty target and make it anew with its rows, missing: birth does it for what does not exist")
 	}
 	return nil
+}
+
+// replaces reports whether the load drops its target and makes it anew.
+func (d *Driver) replaces(s session.Session, p *place) bool {
+	return !p.missing && d.options(s).ReplaceEmpty
 }
 
 // Resolve implements target.Driver.
 func (d *Driver) Resolve(ctx context.Context, t session.Target, o session.Options) (_ target.Resolved, err error) {
 	defer outage(&err)
-	p, err := d.find(ctx, t)
+	p, err := d.look(ctx, t, o)
 	if err != nil {
 		return target.Resolved{}, err
 	}
-	if err := d.checkLoad(ctx, p, o); err != nil {
+	if err := errors.Join(d.checkLoad(ctx, p), checkOptions(p, o)); err != nil {
 		return target.Resolved{}, err
 	}
-	f, err := d.fence(ctx, p.fenceKey())
+	f, err := d.fence(ctx, fenceKey(t))
 	if err != nil {
 		return target.Resolved{}, err
 	}

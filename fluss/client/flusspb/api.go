@@ -48,7 +48,7 @@ const (
 	APIDropAcls                   API = 1041
 	APILakeTieringHeartbeat       API = 1042
 	APIAlterTable                 API = 1044
-	APIDescribeClusterConfigs     API = 1045
+	APIDescribeClusterConfigs     API = 1045 // both kinds of server, since 0.8
 	APIAddServerTag               API = 1047
 	APIRemoveServerTag            API = 1048
 	APIRebalance                  API = 1049

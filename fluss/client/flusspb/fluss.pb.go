@@ -1280,6 +1280,148 @@ func (x *ListDatabasesResponse) GetDatabaseName() []string {
 	return nil
 }
 
+type DescribeClusterConfigsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeClusterConfigsRequest) Reset() {
+	*x = DescribeClusterConfigsRequest{}
+	mi := &file_fluss_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeClusterConfigsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeClusterConfigsRequest) ProtoMessage() {}
+
+func (x *DescribeClusterConfigsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_fluss_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeClusterConfigsRequest.ProtoReflect.Descriptor instead.
+func (*DescribeClusterConfigsRequest) Descriptor() ([]byte, []int) {
+	return file_fluss_proto_rawDescGZIP(), []int{22}
+}
+
+type DescribeClusterConfigsResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Configs       []*ClusterConfig       `protobuf:"bytes,1,rep,name=configs" json:"configs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DescribeClusterConfigsResponse) Reset() {
+	*x = DescribeClusterConfigsResponse{}
+	mi := &file_fluss_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DescribeClusterConfigsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DescribeClusterConfigsResponse) ProtoMessage() {}
+
+func (x *DescribeClusterConfigsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_fluss_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DescribeClusterConfigsResponse.ProtoReflect.Descriptor instead.
+func (*DescribeClusterConfigsResponse) Descriptor() ([]byte, []int) {
+	return file_fluss_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *DescribeClusterConfigsResponse) GetConfigs() []*ClusterConfig {
+	if x != nil {
+		return x.Configs
+	}
+	return nil
+}
+
+// ClusterConfig is a key of the answering server's configuration. Secrets are among
+// them.
+type ClusterConfig struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	ConfigKey     *string                `protobuf:"bytes,1,req,name=config_key,json=configKey" json:"config_key,omitempty"`
+	ConfigValue   *string                `protobuf:"bytes,2,opt,name=config_value,json=configValue" json:"config_value,omitempty"`
+	ConfigSource  *string                `protobuf:"bytes,3,req,name=config_source,json=configSource" json:"config_source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ClusterConfig) Reset() {
+	*x = ClusterConfig{}
+	mi := &file_fluss_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ClusterConfig) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ClusterConfig) ProtoMessage() {}
+
+func (x *ClusterConfig) ProtoReflect() protoreflect.Message {
+	mi := &file_fluss_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ClusterConfig.ProtoReflect.Descriptor instead.
+func (*ClusterConfig) Descriptor() ([]byte, []int) {
+	return file_fluss_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ClusterConfig) GetConfigKey() string {
+	if x != nil && x.ConfigKey != nil {
+		return *x.ConfigKey
+	}
+	return ""
+}
+
+func (x *ClusterConfig) GetConfigValue() string {
+	if x != nil && x.ConfigValue != nil {
+		return *x.ConfigValue
+	}
+	return ""
+}
+
+func (x *ClusterConfig) GetConfigSource() string {
+	if x != nil && x.ConfigSource != nil {
+		return *x.ConfigSource
+	}
+	return ""
+}
+
 type DatabaseExistsRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	DatabaseName  *string                `protobuf:"bytes,1,req,name=database_name,json=databaseName" json:"database_name,omitempty"`
@@ -1289,7 +1431,7 @@ type DatabaseExistsRequest struct {
 
 func (x *DatabaseExistsRequest) Reset() {
 	*x = DatabaseExistsRequest{}
-	mi := &file_fluss_proto_msgTypes[22]
+	mi := &file_fluss_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1301,7 +1443,7 @@ func (x *DatabaseExistsRequest) String() string {
 func (*DatabaseExistsRequest) ProtoMessage() {}
 
 func (x *DatabaseExistsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[22]
+	mi := &file_fluss_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1314,7 +1456,7 @@ func (x *DatabaseExistsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatabaseExistsRequest.ProtoReflect.Descriptor instead.
 func (*DatabaseExistsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{22}
+	return file_fluss_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DatabaseExistsRequest) GetDatabaseName() string {
@@ -1333,7 +1475,7 @@ type DatabaseExistsResponse struct {
 
 func (x *DatabaseExistsResponse) Reset() {
 	*x = DatabaseExistsResponse{}
-	mi := &file_fluss_proto_msgTypes[23]
+	mi := &file_fluss_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1345,7 +1487,7 @@ func (x *DatabaseExistsResponse) String() string {
 func (*DatabaseExistsResponse) ProtoMessage() {}
 
 func (x *DatabaseExistsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[23]
+	mi := &file_fluss_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1358,7 +1500,7 @@ func (x *DatabaseExistsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatabaseExistsResponse.ProtoReflect.Descriptor instead.
 func (*DatabaseExistsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{23}
+	return file_fluss_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DatabaseExistsResponse) GetExists() bool {
@@ -1377,7 +1519,7 @@ type GetDatabaseInfoRequest struct {
 
 func (x *GetDatabaseInfoRequest) Reset() {
 	*x = GetDatabaseInfoRequest{}
-	mi := &file_fluss_proto_msgTypes[24]
+	mi := &file_fluss_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1389,7 +1531,7 @@ func (x *GetDatabaseInfoRequest) String() string {
 func (*GetDatabaseInfoRequest) ProtoMessage() {}
 
 func (x *GetDatabaseInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[24]
+	mi := &file_fluss_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1402,7 +1544,7 @@ func (x *GetDatabaseInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDatabaseInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetDatabaseInfoRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{24}
+	return file_fluss_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *GetDatabaseInfoRequest) GetDatabaseName() string {
@@ -1423,7 +1565,7 @@ type GetDatabaseInfoResponse struct {
 
 func (x *GetDatabaseInfoResponse) Reset() {
 	*x = GetDatabaseInfoResponse{}
-	mi := &file_fluss_proto_msgTypes[25]
+	mi := &file_fluss_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1435,7 +1577,7 @@ func (x *GetDatabaseInfoResponse) String() string {
 func (*GetDatabaseInfoResponse) ProtoMessage() {}
 
 func (x *GetDatabaseInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[25]
+	mi := &file_fluss_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1448,7 +1590,7 @@ func (x *GetDatabaseInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDatabaseInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetDatabaseInfoResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{25}
+	return file_fluss_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *GetDatabaseInfoResponse) GetDatabaseJson() []byte {
@@ -1483,7 +1625,7 @@ type CreateTableRequest struct {
 
 func (x *CreateTableRequest) Reset() {
 	*x = CreateTableRequest{}
-	mi := &file_fluss_proto_msgTypes[26]
+	mi := &file_fluss_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1637,7 @@ func (x *CreateTableRequest) String() string {
 func (*CreateTableRequest) ProtoMessage() {}
 
 func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[26]
+	mi := &file_fluss_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1650,7 @@ func (x *CreateTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableRequest.ProtoReflect.Descriptor instead.
 func (*CreateTableRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{26}
+	return file_fluss_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CreateTableRequest) GetTablePath() *TablePath {
@@ -1540,7 +1682,7 @@ type CreateTableResponse struct {
 
 func (x *CreateTableResponse) Reset() {
 	*x = CreateTableResponse{}
-	mi := &file_fluss_proto_msgTypes[27]
+	mi := &file_fluss_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1552,7 +1694,7 @@ func (x *CreateTableResponse) String() string {
 func (*CreateTableResponse) ProtoMessage() {}
 
 func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[27]
+	mi := &file_fluss_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1565,7 +1707,7 @@ func (x *CreateTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateTableResponse.ProtoReflect.Descriptor instead.
 func (*CreateTableResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{27}
+	return file_fluss_proto_rawDescGZIP(), []int{30}
 }
 
 type DropTableRequest struct {
@@ -1578,7 +1720,7 @@ type DropTableRequest struct {
 
 func (x *DropTableRequest) Reset() {
 	*x = DropTableRequest{}
-	mi := &file_fluss_proto_msgTypes[28]
+	mi := &file_fluss_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1590,7 +1732,7 @@ func (x *DropTableRequest) String() string {
 func (*DropTableRequest) ProtoMessage() {}
 
 func (x *DropTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[28]
+	mi := &file_fluss_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1603,7 +1745,7 @@ func (x *DropTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTableRequest.ProtoReflect.Descriptor instead.
 func (*DropTableRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{28}
+	return file_fluss_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DropTableRequest) GetTablePath() *TablePath {
@@ -1628,7 +1770,7 @@ type DropTableResponse struct {
 
 func (x *DropTableResponse) Reset() {
 	*x = DropTableResponse{}
-	mi := &file_fluss_proto_msgTypes[29]
+	mi := &file_fluss_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1640,7 +1782,7 @@ func (x *DropTableResponse) String() string {
 func (*DropTableResponse) ProtoMessage() {}
 
 func (x *DropTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[29]
+	mi := &file_fluss_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1653,7 +1795,7 @@ func (x *DropTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTableResponse.ProtoReflect.Descriptor instead.
 func (*DropTableResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{29}
+	return file_fluss_proto_rawDescGZIP(), []int{32}
 }
 
 type AddColumn struct {
@@ -1668,7 +1810,7 @@ type AddColumn struct {
 
 func (x *AddColumn) Reset() {
 	*x = AddColumn{}
-	mi := &file_fluss_proto_msgTypes[30]
+	mi := &file_fluss_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1680,7 +1822,7 @@ func (x *AddColumn) String() string {
 func (*AddColumn) ProtoMessage() {}
 
 func (x *AddColumn) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[30]
+	mi := &file_fluss_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1693,7 +1835,7 @@ func (x *AddColumn) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddColumn.ProtoReflect.Descriptor instead.
 func (*AddColumn) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{30}
+	return file_fluss_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AddColumn) GetColumnName() string {
@@ -1735,7 +1877,7 @@ type AlterTableRequest struct {
 
 func (x *AlterTableRequest) Reset() {
 	*x = AlterTableRequest{}
-	mi := &file_fluss_proto_msgTypes[31]
+	mi := &file_fluss_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1747,7 +1889,7 @@ func (x *AlterTableRequest) String() string {
 func (*AlterTableRequest) ProtoMessage() {}
 
 func (x *AlterTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[31]
+	mi := &file_fluss_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1760,7 +1902,7 @@ func (x *AlterTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterTableRequest.ProtoReflect.Descriptor instead.
 func (*AlterTableRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{31}
+	return file_fluss_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AlterTableRequest) GetTablePath() *TablePath {
@@ -1792,7 +1934,7 @@ type AlterTableResponse struct {
 
 func (x *AlterTableResponse) Reset() {
 	*x = AlterTableResponse{}
-	mi := &file_fluss_proto_msgTypes[32]
+	mi := &file_fluss_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1804,7 +1946,7 @@ func (x *AlterTableResponse) String() string {
 func (*AlterTableResponse) ProtoMessage() {}
 
 func (x *AlterTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[32]
+	mi := &file_fluss_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1817,7 +1959,7 @@ func (x *AlterTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AlterTableResponse.ProtoReflect.Descriptor instead.
 func (*AlterTableResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{32}
+	return file_fluss_proto_rawDescGZIP(), []int{35}
 }
 
 type GetTableInfoRequest struct {
@@ -1829,7 +1971,7 @@ type GetTableInfoRequest struct {
 
 func (x *GetTableInfoRequest) Reset() {
 	*x = GetTableInfoRequest{}
-	mi := &file_fluss_proto_msgTypes[33]
+	mi := &file_fluss_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1841,7 +1983,7 @@ func (x *GetTableInfoRequest) String() string {
 func (*GetTableInfoRequest) ProtoMessage() {}
 
 func (x *GetTableInfoRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[33]
+	mi := &file_fluss_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1854,7 +1996,7 @@ func (x *GetTableInfoRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTableInfoRequest.ProtoReflect.Descriptor instead.
 func (*GetTableInfoRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{33}
+	return file_fluss_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *GetTableInfoRequest) GetTablePath() *TablePath {
@@ -1878,7 +2020,7 @@ type GetTableInfoResponse struct {
 
 func (x *GetTableInfoResponse) Reset() {
 	*x = GetTableInfoResponse{}
-	mi := &file_fluss_proto_msgTypes[34]
+	mi := &file_fluss_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2032,7 @@ func (x *GetTableInfoResponse) String() string {
 func (*GetTableInfoResponse) ProtoMessage() {}
 
 func (x *GetTableInfoResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[34]
+	mi := &file_fluss_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2045,7 @@ func (x *GetTableInfoResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTableInfoResponse.ProtoReflect.Descriptor instead.
 func (*GetTableInfoResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{34}
+	return file_fluss_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *GetTableInfoResponse) GetTableId() int64 {
@@ -1957,7 +2099,7 @@ type ListTablesRequest struct {
 
 func (x *ListTablesRequest) Reset() {
 	*x = ListTablesRequest{}
-	mi := &file_fluss_proto_msgTypes[35]
+	mi := &file_fluss_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1969,7 +2111,7 @@ func (x *ListTablesRequest) String() string {
 func (*ListTablesRequest) ProtoMessage() {}
 
 func (x *ListTablesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[35]
+	mi := &file_fluss_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1982,7 +2124,7 @@ func (x *ListTablesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTablesRequest.ProtoReflect.Descriptor instead.
 func (*ListTablesRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{35}
+	return file_fluss_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ListTablesRequest) GetDatabaseName() string {
@@ -2001,7 +2143,7 @@ type ListTablesResponse struct {
 
 func (x *ListTablesResponse) Reset() {
 	*x = ListTablesResponse{}
-	mi := &file_fluss_proto_msgTypes[36]
+	mi := &file_fluss_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2155,7 @@ func (x *ListTablesResponse) String() string {
 func (*ListTablesResponse) ProtoMessage() {}
 
 func (x *ListTablesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[36]
+	mi := &file_fluss_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2168,7 @@ func (x *ListTablesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTablesResponse.ProtoReflect.Descriptor instead.
 func (*ListTablesResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{36}
+	return file_fluss_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ListTablesResponse) GetTableName() []string {
@@ -2045,7 +2187,7 @@ type TableExistsRequest struct {
 
 func (x *TableExistsRequest) Reset() {
 	*x = TableExistsRequest{}
-	mi := &file_fluss_proto_msgTypes[37]
+	mi := &file_fluss_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2199,7 @@ func (x *TableExistsRequest) String() string {
 func (*TableExistsRequest) ProtoMessage() {}
 
 func (x *TableExistsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[37]
+	mi := &file_fluss_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2212,7 @@ func (x *TableExistsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableExistsRequest.ProtoReflect.Descriptor instead.
 func (*TableExistsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{37}
+	return file_fluss_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TableExistsRequest) GetTablePath() *TablePath {
@@ -2089,7 +2231,7 @@ type TableExistsResponse struct {
 
 func (x *TableExistsResponse) Reset() {
 	*x = TableExistsResponse{}
-	mi := &file_fluss_proto_msgTypes[38]
+	mi := &file_fluss_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2243,7 @@ func (x *TableExistsResponse) String() string {
 func (*TableExistsResponse) ProtoMessage() {}
 
 func (x *TableExistsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[38]
+	mi := &file_fluss_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2256,7 @@ func (x *TableExistsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TableExistsResponse.ProtoReflect.Descriptor instead.
 func (*TableExistsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{38}
+	return file_fluss_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TableExistsResponse) GetExists() bool {
@@ -2134,7 +2276,7 @@ type GetTableSchemaRequest struct {
 
 func (x *GetTableSchemaRequest) Reset() {
 	*x = GetTableSchemaRequest{}
-	mi := &file_fluss_proto_msgTypes[39]
+	mi := &file_fluss_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2146,7 +2288,7 @@ func (x *GetTableSchemaRequest) String() string {
 func (*GetTableSchemaRequest) ProtoMessage() {}
 
 func (x *GetTableSchemaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[39]
+	mi := &file_fluss_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2159,7 +2301,7 @@ func (x *GetTableSchemaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTableSchemaRequest.ProtoReflect.Descriptor instead.
 func (*GetTableSchemaRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{39}
+	return file_fluss_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *GetTableSchemaRequest) GetTablePath() *TablePath {
@@ -2186,7 +2328,7 @@ type GetTableSchemaResponse struct {
 
 func (x *GetTableSchemaResponse) Reset() {
 	*x = GetTableSchemaResponse{}
-	mi := &file_fluss_proto_msgTypes[40]
+	mi := &file_fluss_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2340,7 @@ func (x *GetTableSchemaResponse) String() string {
 func (*GetTableSchemaResponse) ProtoMessage() {}
 
 func (x *GetTableSchemaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[40]
+	mi := &file_fluss_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2353,7 @@ func (x *GetTableSchemaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTableSchemaResponse.ProtoReflect.Descriptor instead.
 func (*GetTableSchemaResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{40}
+	return file_fluss_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetTableSchemaResponse) GetSchemaId() int32 {
@@ -2237,7 +2379,7 @@ type PartitionSpec struct {
 
 func (x *PartitionSpec) Reset() {
 	*x = PartitionSpec{}
-	mi := &file_fluss_proto_msgTypes[41]
+	mi := &file_fluss_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2249,7 +2391,7 @@ func (x *PartitionSpec) String() string {
 func (*PartitionSpec) ProtoMessage() {}
 
 func (x *PartitionSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[41]
+	mi := &file_fluss_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2262,7 +2404,7 @@ func (x *PartitionSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionSpec.ProtoReflect.Descriptor instead.
 func (*PartitionSpec) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{41}
+	return file_fluss_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *PartitionSpec) GetPartitionKeyValues() []*KeyValue {
@@ -2283,7 +2425,7 @@ type PartitionInfo struct {
 
 func (x *PartitionInfo) Reset() {
 	*x = PartitionInfo{}
-	mi := &file_fluss_proto_msgTypes[42]
+	mi := &file_fluss_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2295,7 +2437,7 @@ func (x *PartitionInfo) String() string {
 func (*PartitionInfo) ProtoMessage() {}
 
 func (x *PartitionInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[42]
+	mi := &file_fluss_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2308,7 +2450,7 @@ func (x *PartitionInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionInfo.ProtoReflect.Descriptor instead.
 func (*PartitionInfo) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{42}
+	return file_fluss_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *PartitionInfo) GetPartitionId() int64 {
@@ -2342,7 +2484,7 @@ type ListPartitionInfosRequest struct {
 
 func (x *ListPartitionInfosRequest) Reset() {
 	*x = ListPartitionInfosRequest{}
-	mi := &file_fluss_proto_msgTypes[43]
+	mi := &file_fluss_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2354,7 +2496,7 @@ func (x *ListPartitionInfosRequest) String() string {
 func (*ListPartitionInfosRequest) ProtoMessage() {}
 
 func (x *ListPartitionInfosRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[43]
+	mi := &file_fluss_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2367,7 +2509,7 @@ func (x *ListPartitionInfosRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionInfosRequest.ProtoReflect.Descriptor instead.
 func (*ListPartitionInfosRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{43}
+	return file_fluss_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ListPartitionInfosRequest) GetTablePath() *TablePath {
@@ -2393,7 +2535,7 @@ type ListPartitionInfosResponse struct {
 
 func (x *ListPartitionInfosResponse) Reset() {
 	*x = ListPartitionInfosResponse{}
-	mi := &file_fluss_proto_msgTypes[44]
+	mi := &file_fluss_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2405,7 +2547,7 @@ func (x *ListPartitionInfosResponse) String() string {
 func (*ListPartitionInfosResponse) ProtoMessage() {}
 
 func (x *ListPartitionInfosResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[44]
+	mi := &file_fluss_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2418,7 +2560,7 @@ func (x *ListPartitionInfosResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPartitionInfosResponse.ProtoReflect.Descriptor instead.
 func (*ListPartitionInfosResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{44}
+	return file_fluss_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ListPartitionInfosResponse) GetPartitionsInfo() []*PartitionInfo {
@@ -2439,7 +2581,7 @@ type CreatePartitionRequest struct {
 
 func (x *CreatePartitionRequest) Reset() {
 	*x = CreatePartitionRequest{}
-	mi := &file_fluss_proto_msgTypes[45]
+	mi := &file_fluss_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2451,7 +2593,7 @@ func (x *CreatePartitionRequest) String() string {
 func (*CreatePartitionRequest) ProtoMessage() {}
 
 func (x *CreatePartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[45]
+	mi := &file_fluss_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2464,7 +2606,7 @@ func (x *CreatePartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitionRequest.ProtoReflect.Descriptor instead.
 func (*CreatePartitionRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{45}
+	return file_fluss_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *CreatePartitionRequest) GetTablePath() *TablePath {
@@ -2496,7 +2638,7 @@ type CreatePartitionResponse struct {
 
 func (x *CreatePartitionResponse) Reset() {
 	*x = CreatePartitionResponse{}
-	mi := &file_fluss_proto_msgTypes[46]
+	mi := &file_fluss_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2508,7 +2650,7 @@ func (x *CreatePartitionResponse) String() string {
 func (*CreatePartitionResponse) ProtoMessage() {}
 
 func (x *CreatePartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[46]
+	mi := &file_fluss_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2521,7 +2663,7 @@ func (x *CreatePartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreatePartitionResponse.ProtoReflect.Descriptor instead.
 func (*CreatePartitionResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{46}
+	return file_fluss_proto_rawDescGZIP(), []int{49}
 }
 
 type DropPartitionRequest struct {
@@ -2535,7 +2677,7 @@ type DropPartitionRequest struct {
 
 func (x *DropPartitionRequest) Reset() {
 	*x = DropPartitionRequest{}
-	mi := &file_fluss_proto_msgTypes[47]
+	mi := &file_fluss_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2547,7 +2689,7 @@ func (x *DropPartitionRequest) String() string {
 func (*DropPartitionRequest) ProtoMessage() {}
 
 func (x *DropPartitionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[47]
+	mi := &file_fluss_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2560,7 +2702,7 @@ func (x *DropPartitionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPartitionRequest.ProtoReflect.Descriptor instead.
 func (*DropPartitionRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{47}
+	return file_fluss_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DropPartitionRequest) GetTablePath() *TablePath {
@@ -2592,7 +2734,7 @@ type DropPartitionResponse struct {
 
 func (x *DropPartitionResponse) Reset() {
 	*x = DropPartitionResponse{}
-	mi := &file_fluss_proto_msgTypes[48]
+	mi := &file_fluss_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2746,7 @@ func (x *DropPartitionResponse) String() string {
 func (*DropPartitionResponse) ProtoMessage() {}
 
 func (x *DropPartitionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[48]
+	mi := &file_fluss_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2759,7 @@ func (x *DropPartitionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropPartitionResponse.ProtoReflect.Descriptor instead.
 func (*DropPartitionResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{48}
+	return file_fluss_proto_rawDescGZIP(), []int{51}
 }
 
 type KvSnapshot struct {
@@ -2631,7 +2773,7 @@ type KvSnapshot struct {
 
 func (x *KvSnapshot) Reset() {
 	*x = KvSnapshot{}
-	mi := &file_fluss_proto_msgTypes[49]
+	mi := &file_fluss_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2643,7 +2785,7 @@ func (x *KvSnapshot) String() string {
 func (*KvSnapshot) ProtoMessage() {}
 
 func (x *KvSnapshot) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[49]
+	mi := &file_fluss_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2656,7 +2798,7 @@ func (x *KvSnapshot) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KvSnapshot.ProtoReflect.Descriptor instead.
 func (*KvSnapshot) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{49}
+	return file_fluss_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *KvSnapshot) GetBucketId() int32 {
@@ -2690,7 +2832,7 @@ type GetLatestKvSnapshotsRequest struct {
 
 func (x *GetLatestKvSnapshotsRequest) Reset() {
 	*x = GetLatestKvSnapshotsRequest{}
-	mi := &file_fluss_proto_msgTypes[50]
+	mi := &file_fluss_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2702,7 +2844,7 @@ func (x *GetLatestKvSnapshotsRequest) String() string {
 func (*GetLatestKvSnapshotsRequest) ProtoMessage() {}
 
 func (x *GetLatestKvSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[50]
+	mi := &file_fluss_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2715,7 +2857,7 @@ func (x *GetLatestKvSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLatestKvSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*GetLatestKvSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{50}
+	return file_fluss_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *GetLatestKvSnapshotsRequest) GetTablePath() *TablePath {
@@ -2743,7 +2885,7 @@ type GetLatestKvSnapshotsResponse struct {
 
 func (x *GetLatestKvSnapshotsResponse) Reset() {
 	*x = GetLatestKvSnapshotsResponse{}
-	mi := &file_fluss_proto_msgTypes[51]
+	mi := &file_fluss_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2755,7 +2897,7 @@ func (x *GetLatestKvSnapshotsResponse) String() string {
 func (*GetLatestKvSnapshotsResponse) ProtoMessage() {}
 
 func (x *GetLatestKvSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[51]
+	mi := &file_fluss_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2768,7 +2910,7 @@ func (x *GetLatestKvSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLatestKvSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*GetLatestKvSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{51}
+	return file_fluss_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *GetLatestKvSnapshotsResponse) GetTableId() int64 {
@@ -2802,7 +2944,7 @@ type SnapshotFile struct {
 
 func (x *SnapshotFile) Reset() {
 	*x = SnapshotFile{}
-	mi := &file_fluss_proto_msgTypes[52]
+	mi := &file_fluss_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +2956,7 @@ func (x *SnapshotFile) String() string {
 func (*SnapshotFile) ProtoMessage() {}
 
 func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[52]
+	mi := &file_fluss_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +2969,7 @@ func (x *SnapshotFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SnapshotFile.ProtoReflect.Descriptor instead.
 func (*SnapshotFile) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{52}
+	return file_fluss_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SnapshotFile) GetRemotePath() string {
@@ -2856,7 +2998,7 @@ type GetKvSnapshotMetadataRequest struct {
 
 func (x *GetKvSnapshotMetadataRequest) Reset() {
 	*x = GetKvSnapshotMetadataRequest{}
-	mi := &file_fluss_proto_msgTypes[53]
+	mi := &file_fluss_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2868,7 +3010,7 @@ func (x *GetKvSnapshotMetadataRequest) String() string {
 func (*GetKvSnapshotMetadataRequest) ProtoMessage() {}
 
 func (x *GetKvSnapshotMetadataRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[53]
+	mi := &file_fluss_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2881,7 +3023,7 @@ func (x *GetKvSnapshotMetadataRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKvSnapshotMetadataRequest.ProtoReflect.Descriptor instead.
 func (*GetKvSnapshotMetadataRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{53}
+	return file_fluss_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *GetKvSnapshotMetadataRequest) GetTableId() int64 {
@@ -2922,7 +3064,7 @@ type GetKvSnapshotMetadataResponse struct {
 
 func (x *GetKvSnapshotMetadataResponse) Reset() {
 	*x = GetKvSnapshotMetadataResponse{}
-	mi := &file_fluss_proto_msgTypes[54]
+	mi := &file_fluss_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3076,7 @@ func (x *GetKvSnapshotMetadataResponse) String() string {
 func (*GetKvSnapshotMetadataResponse) ProtoMessage() {}
 
 func (x *GetKvSnapshotMetadataResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[54]
+	mi := &file_fluss_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3089,7 @@ func (x *GetKvSnapshotMetadataResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetKvSnapshotMetadataResponse.ProtoReflect.Descriptor instead.
 func (*GetKvSnapshotMetadataResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{54}
+	return file_fluss_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *GetKvSnapshotMetadataResponse) GetLogOffset() int64 {
@@ -2974,7 +3116,7 @@ type ListKvSnapshotsRequest struct {
 
 func (x *ListKvSnapshotsRequest) Reset() {
 	*x = ListKvSnapshotsRequest{}
-	mi := &file_fluss_proto_msgTypes[55]
+	mi := &file_fluss_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3128,7 @@ func (x *ListKvSnapshotsRequest) String() string {
 func (*ListKvSnapshotsRequest) ProtoMessage() {}
 
 func (x *ListKvSnapshotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[55]
+	mi := &file_fluss_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3141,7 @@ func (x *ListKvSnapshotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKvSnapshotsRequest.ProtoReflect.Descriptor instead.
 func (*ListKvSnapshotsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{55}
+	return file_fluss_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListKvSnapshotsRequest) GetTableId() int64 {
@@ -3027,7 +3169,7 @@ type ListKvSnapshotsResponse struct {
 
 func (x *ListKvSnapshotsResponse) Reset() {
 	*x = ListKvSnapshotsResponse{}
-	mi := &file_fluss_proto_msgTypes[56]
+	mi := &file_fluss_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3039,7 +3181,7 @@ func (x *ListKvSnapshotsResponse) String() string {
 func (*ListKvSnapshotsResponse) ProtoMessage() {}
 
 func (x *ListKvSnapshotsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[56]
+	mi := &file_fluss_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3052,7 +3194,7 @@ func (x *ListKvSnapshotsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListKvSnapshotsResponse.ProtoReflect.Descriptor instead.
 func (*ListKvSnapshotsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{56}
+	return file_fluss_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ListKvSnapshotsResponse) GetTableId() int64 {
@@ -3087,7 +3229,7 @@ type LeasedBucket struct {
 
 func (x *LeasedBucket) Reset() {
 	*x = LeasedBucket{}
-	mi := &file_fluss_proto_msgTypes[57]
+	mi := &file_fluss_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3099,7 +3241,7 @@ func (x *LeasedBucket) String() string {
 func (*LeasedBucket) ProtoMessage() {}
 
 func (x *LeasedBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[57]
+	mi := &file_fluss_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3112,7 +3254,7 @@ func (x *LeasedBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasedBucket.ProtoReflect.Descriptor instead.
 func (*LeasedBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{57}
+	return file_fluss_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *LeasedBucket) GetPartitionId() int64 {
@@ -3146,7 +3288,7 @@ type LeasedTable struct {
 
 func (x *LeasedTable) Reset() {
 	*x = LeasedTable{}
-	mi := &file_fluss_proto_msgTypes[58]
+	mi := &file_fluss_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3158,7 +3300,7 @@ func (x *LeasedTable) String() string {
 func (*LeasedTable) ProtoMessage() {}
 
 func (x *LeasedTable) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[58]
+	mi := &file_fluss_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3171,7 +3313,7 @@ func (x *LeasedTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeasedTable.ProtoReflect.Descriptor instead.
 func (*LeasedTable) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{58}
+	return file_fluss_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *LeasedTable) GetTableId() int64 {
@@ -3199,7 +3341,7 @@ type AcquireKvSnapshotLeaseRequest struct {
 
 func (x *AcquireKvSnapshotLeaseRequest) Reset() {
 	*x = AcquireKvSnapshotLeaseRequest{}
-	mi := &file_fluss_proto_msgTypes[59]
+	mi := &file_fluss_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3211,7 +3353,7 @@ func (x *AcquireKvSnapshotLeaseRequest) String() string {
 func (*AcquireKvSnapshotLeaseRequest) ProtoMessage() {}
 
 func (x *AcquireKvSnapshotLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[59]
+	mi := &file_fluss_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3224,7 +3366,7 @@ func (x *AcquireKvSnapshotLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireKvSnapshotLeaseRequest.ProtoReflect.Descriptor instead.
 func (*AcquireKvSnapshotLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{59}
+	return file_fluss_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *AcquireKvSnapshotLeaseRequest) GetLeaseId() string {
@@ -3257,7 +3399,7 @@ type AcquireKvSnapshotLeaseResponse struct {
 
 func (x *AcquireKvSnapshotLeaseResponse) Reset() {
 	*x = AcquireKvSnapshotLeaseResponse{}
-	mi := &file_fluss_proto_msgTypes[60]
+	mi := &file_fluss_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3411,7 @@ func (x *AcquireKvSnapshotLeaseResponse) String() string {
 func (*AcquireKvSnapshotLeaseResponse) ProtoMessage() {}
 
 func (x *AcquireKvSnapshotLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[60]
+	mi := &file_fluss_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3424,7 @@ func (x *AcquireKvSnapshotLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcquireKvSnapshotLeaseResponse.ProtoReflect.Descriptor instead.
 func (*AcquireKvSnapshotLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{60}
+	return file_fluss_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *AcquireKvSnapshotLeaseResponse) GetUnavailableSnapshots() []*LeasedTable {
@@ -3302,7 +3444,7 @@ type ReleaseKvSnapshotLeaseRequest struct {
 
 func (x *ReleaseKvSnapshotLeaseRequest) Reset() {
 	*x = ReleaseKvSnapshotLeaseRequest{}
-	mi := &file_fluss_proto_msgTypes[61]
+	mi := &file_fluss_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3314,7 +3456,7 @@ func (x *ReleaseKvSnapshotLeaseRequest) String() string {
 func (*ReleaseKvSnapshotLeaseRequest) ProtoMessage() {}
 
 func (x *ReleaseKvSnapshotLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[61]
+	mi := &file_fluss_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3327,7 +3469,7 @@ func (x *ReleaseKvSnapshotLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseKvSnapshotLeaseRequest.ProtoReflect.Descriptor instead.
 func (*ReleaseKvSnapshotLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{61}
+	return file_fluss_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReleaseKvSnapshotLeaseRequest) GetLeaseId() string {
@@ -3352,7 +3494,7 @@ type ReleaseKvSnapshotLeaseResponse struct {
 
 func (x *ReleaseKvSnapshotLeaseResponse) Reset() {
 	*x = ReleaseKvSnapshotLeaseResponse{}
-	mi := &file_fluss_proto_msgTypes[62]
+	mi := &file_fluss_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3364,7 +3506,7 @@ func (x *ReleaseKvSnapshotLeaseResponse) String() string {
 func (*ReleaseKvSnapshotLeaseResponse) ProtoMessage() {}
 
 func (x *ReleaseKvSnapshotLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[62]
+	mi := &file_fluss_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3377,7 +3519,7 @@ func (x *ReleaseKvSnapshotLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseKvSnapshotLeaseResponse.ProtoReflect.Descriptor instead.
 func (*ReleaseKvSnapshotLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{62}
+	return file_fluss_proto_rawDescGZIP(), []int{65}
 }
 
 type DropKvSnapshotLeaseRequest struct {
@@ -3389,7 +3531,7 @@ type DropKvSnapshotLeaseRequest struct {
 
 func (x *DropKvSnapshotLeaseRequest) Reset() {
 	*x = DropKvSnapshotLeaseRequest{}
-	mi := &file_fluss_proto_msgTypes[63]
+	mi := &file_fluss_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3401,7 +3543,7 @@ func (x *DropKvSnapshotLeaseRequest) String() string {
 func (*DropKvSnapshotLeaseRequest) ProtoMessage() {}
 
 func (x *DropKvSnapshotLeaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[63]
+	mi := &file_fluss_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3414,7 +3556,7 @@ func (x *DropKvSnapshotLeaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropKvSnapshotLeaseRequest.ProtoReflect.Descriptor instead.
 func (*DropKvSnapshotLeaseRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{63}
+	return file_fluss_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *DropKvSnapshotLeaseRequest) GetLeaseId() string {
@@ -3432,7 +3574,7 @@ type DropKvSnapshotLeaseResponse struct {
 
 func (x *DropKvSnapshotLeaseResponse) Reset() {
 	*x = DropKvSnapshotLeaseResponse{}
-	mi := &file_fluss_proto_msgTypes[64]
+	mi := &file_fluss_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3444,7 +3586,7 @@ func (x *DropKvSnapshotLeaseResponse) String() string {
 func (*DropKvSnapshotLeaseResponse) ProtoMessage() {}
 
 func (x *DropKvSnapshotLeaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[64]
+	mi := &file_fluss_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3457,7 +3599,7 @@ func (x *DropKvSnapshotLeaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropKvSnapshotLeaseResponse.ProtoReflect.Descriptor instead.
 func (*DropKvSnapshotLeaseResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{64}
+	return file_fluss_proto_rawDescGZIP(), []int{67}
 }
 
 type GetLakeSnapshotRequest struct {
@@ -3471,7 +3613,7 @@ type GetLakeSnapshotRequest struct {
 
 func (x *GetLakeSnapshotRequest) Reset() {
 	*x = GetLakeSnapshotRequest{}
-	mi := &file_fluss_proto_msgTypes[65]
+	mi := &file_fluss_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3483,7 +3625,7 @@ func (x *GetLakeSnapshotRequest) String() string {
 func (*GetLakeSnapshotRequest) ProtoMessage() {}
 
 func (x *GetLakeSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[65]
+	mi := &file_fluss_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3496,7 +3638,7 @@ func (x *GetLakeSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLakeSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*GetLakeSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{65}
+	return file_fluss_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *GetLakeSnapshotRequest) GetTablePath() *TablePath {
@@ -3532,7 +3674,7 @@ type LakeSnapshotForBucket struct {
 
 func (x *LakeSnapshotForBucket) Reset() {
 	*x = LakeSnapshotForBucket{}
-	mi := &file_fluss_proto_msgTypes[66]
+	mi := &file_fluss_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3544,7 +3686,7 @@ func (x *LakeSnapshotForBucket) String() string {
 func (*LakeSnapshotForBucket) ProtoMessage() {}
 
 func (x *LakeSnapshotForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[66]
+	mi := &file_fluss_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3557,7 +3699,7 @@ func (x *LakeSnapshotForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LakeSnapshotForBucket.ProtoReflect.Descriptor instead.
 func (*LakeSnapshotForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{66}
+	return file_fluss_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *LakeSnapshotForBucket) GetPartitionId() int64 {
@@ -3599,7 +3741,7 @@ type GetLakeSnapshotResponse struct {
 
 func (x *GetLakeSnapshotResponse) Reset() {
 	*x = GetLakeSnapshotResponse{}
-	mi := &file_fluss_proto_msgTypes[67]
+	mi := &file_fluss_proto_msgTypes[70]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3611,7 +3753,7 @@ func (x *GetLakeSnapshotResponse) String() string {
 func (*GetLakeSnapshotResponse) ProtoMessage() {}
 
 func (x *GetLakeSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[67]
+	mi := &file_fluss_proto_msgTypes[70]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3624,7 +3766,7 @@ func (x *GetLakeSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLakeSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*GetLakeSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{67}
+	return file_fluss_proto_rawDescGZIP(), []int{70}
 }
 
 func (x *GetLakeSnapshotResponse) GetTableId() int64 {
@@ -3656,7 +3798,7 @@ type LakeTieringHeartbeatRequest struct {
 
 func (x *LakeTieringHeartbeatRequest) Reset() {
 	*x = LakeTieringHeartbeatRequest{}
-	mi := &file_fluss_proto_msgTypes[68]
+	mi := &file_fluss_proto_msgTypes[71]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3668,7 +3810,7 @@ func (x *LakeTieringHeartbeatRequest) String() string {
 func (*LakeTieringHeartbeatRequest) ProtoMessage() {}
 
 func (x *LakeTieringHeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[68]
+	mi := &file_fluss_proto_msgTypes[71]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3681,7 +3823,7 @@ func (x *LakeTieringHeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LakeTieringHeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*LakeTieringHeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{68}
+	return file_fluss_proto_rawDescGZIP(), []int{71}
 }
 
 type LakeTieringHeartbeatResponse struct {
@@ -3693,7 +3835,7 @@ type LakeTieringHeartbeatResponse struct {
 
 func (x *LakeTieringHeartbeatResponse) Reset() {
 	*x = LakeTieringHeartbeatResponse{}
-	mi := &file_fluss_proto_msgTypes[69]
+	mi := &file_fluss_proto_msgTypes[72]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3705,7 +3847,7 @@ func (x *LakeTieringHeartbeatResponse) String() string {
 func (*LakeTieringHeartbeatResponse) ProtoMessage() {}
 
 func (x *LakeTieringHeartbeatResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[69]
+	mi := &file_fluss_proto_msgTypes[72]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3718,7 +3860,7 @@ func (x *LakeTieringHeartbeatResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LakeTieringHeartbeatResponse.ProtoReflect.Descriptor instead.
 func (*LakeTieringHeartbeatResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{69}
+	return file_fluss_proto_rawDescGZIP(), []int{72}
 }
 
 func (x *LakeTieringHeartbeatResponse) GetCoordinatorEpoch() int32 {
@@ -3738,7 +3880,7 @@ type LookupRequest struct {
 
 func (x *LookupRequest) Reset() {
 	*x = LookupRequest{}
-	mi := &file_fluss_proto_msgTypes[70]
+	mi := &file_fluss_proto_msgTypes[73]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3750,7 +3892,7 @@ func (x *LookupRequest) String() string {
 func (*LookupRequest) ProtoMessage() {}
 
 func (x *LookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[70]
+	mi := &file_fluss_proto_msgTypes[73]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3763,7 +3905,7 @@ func (x *LookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupRequest.ProtoReflect.Descriptor instead.
 func (*LookupRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{70}
+	return file_fluss_proto_rawDescGZIP(), []int{73}
 }
 
 func (x *LookupRequest) GetTableId() int64 {
@@ -3791,7 +3933,7 @@ type LookupForBucket struct {
 
 func (x *LookupForBucket) Reset() {
 	*x = LookupForBucket{}
-	mi := &file_fluss_proto_msgTypes[71]
+	mi := &file_fluss_proto_msgTypes[74]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3803,7 +3945,7 @@ func (x *LookupForBucket) String() string {
 func (*LookupForBucket) ProtoMessage() {}
 
 func (x *LookupForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[71]
+	mi := &file_fluss_proto_msgTypes[74]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3816,7 +3958,7 @@ func (x *LookupForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupForBucket.ProtoReflect.Descriptor instead.
 func (*LookupForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{71}
+	return file_fluss_proto_rawDescGZIP(), []int{74}
 }
 
 func (x *LookupForBucket) GetPartitionId() int64 {
@@ -3849,7 +3991,7 @@ type LookupResponse struct {
 
 func (x *LookupResponse) Reset() {
 	*x = LookupResponse{}
-	mi := &file_fluss_proto_msgTypes[72]
+	mi := &file_fluss_proto_msgTypes[75]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3861,7 +4003,7 @@ func (x *LookupResponse) String() string {
 func (*LookupResponse) ProtoMessage() {}
 
 func (x *LookupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[72]
+	mi := &file_fluss_proto_msgTypes[75]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3874,7 +4016,7 @@ func (x *LookupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupResponse.ProtoReflect.Descriptor instead.
 func (*LookupResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{72}
+	return file_fluss_proto_rawDescGZIP(), []int{75}
 }
 
 func (x *LookupResponse) GetBucketsResp() []*LookupResultForBucket {
@@ -3897,7 +4039,7 @@ type LookupResultForBucket struct {
 
 func (x *LookupResultForBucket) Reset() {
 	*x = LookupResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[73]
+	mi := &file_fluss_proto_msgTypes[76]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3909,7 +4051,7 @@ func (x *LookupResultForBucket) String() string {
 func (*LookupResultForBucket) ProtoMessage() {}
 
 func (x *LookupResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[73]
+	mi := &file_fluss_proto_msgTypes[76]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3922,7 +4064,7 @@ func (x *LookupResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupResultForBucket.ProtoReflect.Descriptor instead.
 func (*LookupResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{73}
+	return file_fluss_proto_rawDescGZIP(), []int{76}
 }
 
 func (x *LookupResultForBucket) GetPartitionId() int64 {
@@ -3969,7 +4111,7 @@ type LookupValue struct {
 
 func (x *LookupValue) Reset() {
 	*x = LookupValue{}
-	mi := &file_fluss_proto_msgTypes[74]
+	mi := &file_fluss_proto_msgTypes[77]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3981,7 +4123,7 @@ func (x *LookupValue) String() string {
 func (*LookupValue) ProtoMessage() {}
 
 func (x *LookupValue) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[74]
+	mi := &file_fluss_proto_msgTypes[77]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3994,7 +4136,7 @@ func (x *LookupValue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LookupValue.ProtoReflect.Descriptor instead.
 func (*LookupValue) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{74}
+	return file_fluss_proto_rawDescGZIP(), []int{77}
 }
 
 func (x *LookupValue) GetValues() []byte {
@@ -4014,7 +4156,7 @@ type PrefixLookupRequest struct {
 
 func (x *PrefixLookupRequest) Reset() {
 	*x = PrefixLookupRequest{}
-	mi := &file_fluss_proto_msgTypes[75]
+	mi := &file_fluss_proto_msgTypes[78]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4026,7 +4168,7 @@ func (x *PrefixLookupRequest) String() string {
 func (*PrefixLookupRequest) ProtoMessage() {}
 
 func (x *PrefixLookupRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[75]
+	mi := &file_fluss_proto_msgTypes[78]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4039,7 +4181,7 @@ func (x *PrefixLookupRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixLookupRequest.ProtoReflect.Descriptor instead.
 func (*PrefixLookupRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{75}
+	return file_fluss_proto_rawDescGZIP(), []int{78}
 }
 
 func (x *PrefixLookupRequest) GetTableId() int64 {
@@ -4065,7 +4207,7 @@ type PrefixLookupResponse struct {
 
 func (x *PrefixLookupResponse) Reset() {
 	*x = PrefixLookupResponse{}
-	mi := &file_fluss_proto_msgTypes[76]
+	mi := &file_fluss_proto_msgTypes[79]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4077,7 +4219,7 @@ func (x *PrefixLookupResponse) String() string {
 func (*PrefixLookupResponse) ProtoMessage() {}
 
 func (x *PrefixLookupResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[76]
+	mi := &file_fluss_proto_msgTypes[79]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4090,7 +4232,7 @@ func (x *PrefixLookupResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixLookupResponse.ProtoReflect.Descriptor instead.
 func (*PrefixLookupResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{76}
+	return file_fluss_proto_rawDescGZIP(), []int{79}
 }
 
 func (x *PrefixLookupResponse) GetBucketsResp() []*PrefixLookupResultForBucket {
@@ -4113,7 +4255,7 @@ type PrefixLookupResultForBucket struct {
 
 func (x *PrefixLookupResultForBucket) Reset() {
 	*x = PrefixLookupResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[77]
+	mi := &file_fluss_proto_msgTypes[80]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4267,7 @@ func (x *PrefixLookupResultForBucket) String() string {
 func (*PrefixLookupResultForBucket) ProtoMessage() {}
 
 func (x *PrefixLookupResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[77]
+	mi := &file_fluss_proto_msgTypes[80]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4280,7 @@ func (x *PrefixLookupResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PrefixLookupResultForBucket.ProtoReflect.Descriptor instead.
 func (*PrefixLookupResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{77}
+	return file_fluss_proto_rawDescGZIP(), []int{80}
 }
 
 func (x *PrefixLookupResultForBucket) GetPartitionId() int64 {
@@ -4185,7 +4327,7 @@ type ValueList struct {
 
 func (x *ValueList) Reset() {
 	*x = ValueList{}
-	mi := &file_fluss_proto_msgTypes[78]
+	mi := &file_fluss_proto_msgTypes[81]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4197,7 +4339,7 @@ func (x *ValueList) String() string {
 func (*ValueList) ProtoMessage() {}
 
 func (x *ValueList) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[78]
+	mi := &file_fluss_proto_msgTypes[81]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4210,7 +4352,7 @@ func (x *ValueList) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ValueList.ProtoReflect.Descriptor instead.
 func (*ValueList) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{78}
+	return file_fluss_proto_rawDescGZIP(), []int{81}
 }
 
 func (x *ValueList) GetValues() [][]byte {
@@ -4232,7 +4374,7 @@ type LimitScanRequest struct {
 
 func (x *LimitScanRequest) Reset() {
 	*x = LimitScanRequest{}
-	mi := &file_fluss_proto_msgTypes[79]
+	mi := &file_fluss_proto_msgTypes[82]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4244,7 +4386,7 @@ func (x *LimitScanRequest) String() string {
 func (*LimitScanRequest) ProtoMessage() {}
 
 func (x *LimitScanRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[79]
+	mi := &file_fluss_proto_msgTypes[82]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4257,7 +4399,7 @@ func (x *LimitScanRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitScanRequest.ProtoReflect.Descriptor instead.
 func (*LimitScanRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{79}
+	return file_fluss_proto_rawDescGZIP(), []int{82}
 }
 
 func (x *LimitScanRequest) GetTableId() int64 {
@@ -4300,7 +4442,7 @@ type LimitScanResponse struct {
 
 func (x *LimitScanResponse) Reset() {
 	*x = LimitScanResponse{}
-	mi := &file_fluss_proto_msgTypes[80]
+	mi := &file_fluss_proto_msgTypes[83]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4312,7 +4454,7 @@ func (x *LimitScanResponse) String() string {
 func (*LimitScanResponse) ProtoMessage() {}
 
 func (x *LimitScanResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[80]
+	mi := &file_fluss_proto_msgTypes[83]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4325,7 +4467,7 @@ func (x *LimitScanResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LimitScanResponse.ProtoReflect.Descriptor instead.
 func (*LimitScanResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{80}
+	return file_fluss_proto_rawDescGZIP(), []int{83}
 }
 
 func (x *LimitScanResponse) GetErrorCode() int32 {
@@ -4370,7 +4512,7 @@ type ListOffsetsRequest struct {
 
 func (x *ListOffsetsRequest) Reset() {
 	*x = ListOffsetsRequest{}
-	mi := &file_fluss_proto_msgTypes[81]
+	mi := &file_fluss_proto_msgTypes[84]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4382,7 +4524,7 @@ func (x *ListOffsetsRequest) String() string {
 func (*ListOffsetsRequest) ProtoMessage() {}
 
 func (x *ListOffsetsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[81]
+	mi := &file_fluss_proto_msgTypes[84]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4395,7 +4537,7 @@ func (x *ListOffsetsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsRequest.ProtoReflect.Descriptor instead.
 func (*ListOffsetsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{81}
+	return file_fluss_proto_rawDescGZIP(), []int{84}
 }
 
 func (x *ListOffsetsRequest) GetFollowerServerId() int32 {
@@ -4449,7 +4591,7 @@ type ListOffsetsResponse struct {
 
 func (x *ListOffsetsResponse) Reset() {
 	*x = ListOffsetsResponse{}
-	mi := &file_fluss_proto_msgTypes[82]
+	mi := &file_fluss_proto_msgTypes[85]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4461,7 +4603,7 @@ func (x *ListOffsetsResponse) String() string {
 func (*ListOffsetsResponse) ProtoMessage() {}
 
 func (x *ListOffsetsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[82]
+	mi := &file_fluss_proto_msgTypes[85]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4474,7 +4616,7 @@ func (x *ListOffsetsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListOffsetsResponse.ProtoReflect.Descriptor instead.
 func (*ListOffsetsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{82}
+	return file_fluss_proto_rawDescGZIP(), []int{85}
 }
 
 func (x *ListOffsetsResponse) GetBucketsResp() []*OffsetForBucket {
@@ -4496,7 +4638,7 @@ type OffsetForBucket struct {
 
 func (x *OffsetForBucket) Reset() {
 	*x = OffsetForBucket{}
-	mi := &file_fluss_proto_msgTypes[83]
+	mi := &file_fluss_proto_msgTypes[86]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4508,7 +4650,7 @@ func (x *OffsetForBucket) String() string {
 func (*OffsetForBucket) ProtoMessage() {}
 
 func (x *OffsetForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[83]
+	mi := &file_fluss_proto_msgTypes[86]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4521,7 +4663,7 @@ func (x *OffsetForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OffsetForBucket.ProtoReflect.Descriptor instead.
 func (*OffsetForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{83}
+	return file_fluss_proto_rawDescGZIP(), []int{86}
 }
 
 func (x *OffsetForBucket) GetBucketId() int32 {
@@ -4562,7 +4704,7 @@ type GetTableStatsRequest struct {
 
 func (x *GetTableStatsRequest) Reset() {
 	*x = GetTableStatsRequest{}
-	mi := &file_fluss_proto_msgTypes[84]
+	mi := &file_fluss_proto_msgTypes[87]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4574,7 +4716,7 @@ func (x *GetTableStatsRequest) String() string {
 func (*GetTableStatsRequest) ProtoMessage() {}
 
 func (x *GetTableStatsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[84]
+	mi := &file_fluss_proto_msgTypes[87]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4587,7 +4729,7 @@ func (x *GetTableStatsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTableStatsRequest.ProtoReflect.Descriptor instead.
 func (*GetTableStatsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{84}
+	return file_fluss_proto_rawDescGZIP(), []int{87}
 }
 
 func (x *GetTableStatsRequest) GetTableId() int64 {
@@ -4614,7 +4756,7 @@ type StatsForBucket struct {
 
 func (x *StatsForBucket) Reset() {
 	*x = StatsForBucket{}
-	mi := &file_fluss_proto_msgTypes[85]
+	mi := &file_fluss_proto_msgTypes[88]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4626,7 +4768,7 @@ func (x *StatsForBucket) String() string {
 func (*StatsForBucket) ProtoMessage() {}
 
 func (x *StatsForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[85]
+	mi := &file_fluss_proto_msgTypes[88]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4639,7 +4781,7 @@ func (x *StatsForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsForBucket.ProtoReflect.Descriptor instead.
 func (*StatsForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{85}
+	return file_fluss_proto_rawDescGZIP(), []int{88}
 }
 
 func (x *StatsForBucket) GetPartitionId() int64 {
@@ -4665,7 +4807,7 @@ type GetTableStatsResponse struct {
 
 func (x *GetTableStatsResponse) Reset() {
 	*x = GetTableStatsResponse{}
-	mi := &file_fluss_proto_msgTypes[86]
+	mi := &file_fluss_proto_msgTypes[89]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4677,7 +4819,7 @@ func (x *GetTableStatsResponse) String() string {
 func (*GetTableStatsResponse) ProtoMessage() {}
 
 func (x *GetTableStatsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[86]
+	mi := &file_fluss_proto_msgTypes[89]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4690,7 +4832,7 @@ func (x *GetTableStatsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTableStatsResponse.ProtoReflect.Descriptor instead.
 func (*GetTableStatsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{86}
+	return file_fluss_proto_rawDescGZIP(), []int{89}
 }
 
 func (x *GetTableStatsResponse) GetBucketsResp() []*StatsResultForBucket {
@@ -4713,7 +4855,7 @@ type StatsResultForBucket struct {
 
 func (x *StatsResultForBucket) Reset() {
 	*x = StatsResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[87]
+	mi := &file_fluss_proto_msgTypes[90]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4725,7 +4867,7 @@ func (x *StatsResultForBucket) String() string {
 func (*StatsResultForBucket) ProtoMessage() {}
 
 func (x *StatsResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[87]
+	mi := &file_fluss_proto_msgTypes[90]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4738,7 +4880,7 @@ func (x *StatsResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatsResultForBucket.ProtoReflect.Descriptor instead.
 func (*StatsResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{87}
+	return file_fluss_proto_rawDescGZIP(), []int{90}
 }
 
 func (x *StatsResultForBucket) GetErrorCode() int32 {
@@ -4785,7 +4927,7 @@ type InitWriterRequest struct {
 
 func (x *InitWriterRequest) Reset() {
 	*x = InitWriterRequest{}
-	mi := &file_fluss_proto_msgTypes[88]
+	mi := &file_fluss_proto_msgTypes[91]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4797,7 +4939,7 @@ func (x *InitWriterRequest) String() string {
 func (*InitWriterRequest) ProtoMessage() {}
 
 func (x *InitWriterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[88]
+	mi := &file_fluss_proto_msgTypes[91]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4810,7 +4952,7 @@ func (x *InitWriterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitWriterRequest.ProtoReflect.Descriptor instead.
 func (*InitWriterRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{88}
+	return file_fluss_proto_rawDescGZIP(), []int{91}
 }
 
 func (x *InitWriterRequest) GetTablePath() []*TablePath {
@@ -4829,7 +4971,7 @@ type InitWriterResponse struct {
 
 func (x *InitWriterResponse) Reset() {
 	*x = InitWriterResponse{}
-	mi := &file_fluss_proto_msgTypes[89]
+	mi := &file_fluss_proto_msgTypes[92]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4841,7 +4983,7 @@ func (x *InitWriterResponse) String() string {
 func (*InitWriterResponse) ProtoMessage() {}
 
 func (x *InitWriterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[89]
+	mi := &file_fluss_proto_msgTypes[92]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4854,7 +4996,7 @@ func (x *InitWriterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InitWriterResponse.ProtoReflect.Descriptor instead.
 func (*InitWriterResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{89}
+	return file_fluss_proto_rawDescGZIP(), []int{92}
 }
 
 func (x *InitWriterResponse) GetWriterId() int64 {
@@ -4877,7 +5019,7 @@ type PutKvRequest struct {
 
 func (x *PutKvRequest) Reset() {
 	*x = PutKvRequest{}
-	mi := &file_fluss_proto_msgTypes[90]
+	mi := &file_fluss_proto_msgTypes[93]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4889,7 +5031,7 @@ func (x *PutKvRequest) String() string {
 func (*PutKvRequest) ProtoMessage() {}
 
 func (x *PutKvRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[90]
+	mi := &file_fluss_proto_msgTypes[93]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4902,7 +5044,7 @@ func (x *PutKvRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutKvRequest.ProtoReflect.Descriptor instead.
 func (*PutKvRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{90}
+	return file_fluss_proto_rawDescGZIP(), []int{93}
 }
 
 func (x *PutKvRequest) GetAcks() int32 {
@@ -4951,7 +5093,7 @@ type PutKvForBucket struct {
 
 func (x *PutKvForBucket) Reset() {
 	*x = PutKvForBucket{}
-	mi := &file_fluss_proto_msgTypes[91]
+	mi := &file_fluss_proto_msgTypes[94]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4963,7 +5105,7 @@ func (x *PutKvForBucket) String() string {
 func (*PutKvForBucket) ProtoMessage() {}
 
 func (x *PutKvForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[91]
+	mi := &file_fluss_proto_msgTypes[94]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4976,7 +5118,7 @@ func (x *PutKvForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutKvForBucket.ProtoReflect.Descriptor instead.
 func (*PutKvForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{91}
+	return file_fluss_proto_rawDescGZIP(), []int{94}
 }
 
 func (x *PutKvForBucket) GetPartitionId() int64 {
@@ -5009,7 +5151,7 @@ type PutKvResponse struct {
 
 func (x *PutKvResponse) Reset() {
 	*x = PutKvResponse{}
-	mi := &file_fluss_proto_msgTypes[92]
+	mi := &file_fluss_proto_msgTypes[95]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5021,7 +5163,7 @@ func (x *PutKvResponse) String() string {
 func (*PutKvResponse) ProtoMessage() {}
 
 func (x *PutKvResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[92]
+	mi := &file_fluss_proto_msgTypes[95]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5034,7 +5176,7 @@ func (x *PutKvResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutKvResponse.ProtoReflect.Descriptor instead.
 func (*PutKvResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{92}
+	return file_fluss_proto_rawDescGZIP(), []int{95}
 }
 
 func (x *PutKvResponse) GetBucketsResp() []*PutKvResultForBucket {
@@ -5057,7 +5199,7 @@ type PutKvResultForBucket struct {
 
 func (x *PutKvResultForBucket) Reset() {
 	*x = PutKvResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[93]
+	mi := &file_fluss_proto_msgTypes[96]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5069,7 +5211,7 @@ func (x *PutKvResultForBucket) String() string {
 func (*PutKvResultForBucket) ProtoMessage() {}
 
 func (x *PutKvResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[93]
+	mi := &file_fluss_proto_msgTypes[96]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5082,7 +5224,7 @@ func (x *PutKvResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PutKvResultForBucket.ProtoReflect.Descriptor instead.
 func (*PutKvResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{93}
+	return file_fluss_proto_rawDescGZIP(), []int{96}
 }
 
 func (x *PutKvResultForBucket) GetPartitionId() int64 {
@@ -5133,7 +5275,7 @@ type FetchLogRequest struct {
 
 func (x *FetchLogRequest) Reset() {
 	*x = FetchLogRequest{}
-	mi := &file_fluss_proto_msgTypes[94]
+	mi := &file_fluss_proto_msgTypes[97]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5145,7 +5287,7 @@ func (x *FetchLogRequest) String() string {
 func (*FetchLogRequest) ProtoMessage() {}
 
 func (x *FetchLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[94]
+	mi := &file_fluss_proto_msgTypes[97]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5158,7 +5300,7 @@ func (x *FetchLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchLogRequest.ProtoReflect.Descriptor instead.
 func (*FetchLogRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{94}
+	return file_fluss_proto_rawDescGZIP(), []int{97}
 }
 
 func (x *FetchLogRequest) GetFollowerServerId() int32 {
@@ -5208,7 +5350,7 @@ type FetchLogForTable struct {
 
 func (x *FetchLogForTable) Reset() {
 	*x = FetchLogForTable{}
-	mi := &file_fluss_proto_msgTypes[95]
+	mi := &file_fluss_proto_msgTypes[98]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5220,7 +5362,7 @@ func (x *FetchLogForTable) String() string {
 func (*FetchLogForTable) ProtoMessage() {}
 
 func (x *FetchLogForTable) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[95]
+	mi := &file_fluss_proto_msgTypes[98]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5233,7 +5375,7 @@ func (x *FetchLogForTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchLogForTable.ProtoReflect.Descriptor instead.
 func (*FetchLogForTable) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{95}
+	return file_fluss_proto_rawDescGZIP(), []int{98}
 }
 
 func (x *FetchLogForTable) GetTableId() int64 {
@@ -5276,7 +5418,7 @@ type FetchLogForBucket struct {
 
 func (x *FetchLogForBucket) Reset() {
 	*x = FetchLogForBucket{}
-	mi := &file_fluss_proto_msgTypes[96]
+	mi := &file_fluss_proto_msgTypes[99]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5288,7 +5430,7 @@ func (x *FetchLogForBucket) String() string {
 func (*FetchLogForBucket) ProtoMessage() {}
 
 func (x *FetchLogForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[96]
+	mi := &file_fluss_proto_msgTypes[99]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5301,7 +5443,7 @@ func (x *FetchLogForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchLogForBucket.ProtoReflect.Descriptor instead.
 func (*FetchLogForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{96}
+	return file_fluss_proto_rawDescGZIP(), []int{99}
 }
 
 func (x *FetchLogForBucket) GetPartitionId() int64 {
@@ -5341,7 +5483,7 @@ type FetchLogResponse struct {
 
 func (x *FetchLogResponse) Reset() {
 	*x = FetchLogResponse{}
-	mi := &file_fluss_proto_msgTypes[97]
+	mi := &file_fluss_proto_msgTypes[100]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5353,7 +5495,7 @@ func (x *FetchLogResponse) String() string {
 func (*FetchLogResponse) ProtoMessage() {}
 
 func (x *FetchLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[97]
+	mi := &file_fluss_proto_msgTypes[100]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5366,7 +5508,7 @@ func (x *FetchLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchLogResponse.ProtoReflect.Descriptor instead.
 func (*FetchLogResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{97}
+	return file_fluss_proto_rawDescGZIP(), []int{100}
 }
 
 func (x *FetchLogResponse) GetTablesResp() []*FetchLogResultForTable {
@@ -5386,7 +5528,7 @@ type FetchLogResultForTable struct {
 
 func (x *FetchLogResultForTable) Reset() {
 	*x = FetchLogResultForTable{}
-	mi := &file_fluss_proto_msgTypes[98]
+	mi := &file_fluss_proto_msgTypes[101]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5398,7 +5540,7 @@ func (x *FetchLogResultForTable) String() string {
 func (*FetchLogResultForTable) ProtoMessage() {}
 
 func (x *FetchLogResultForTable) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[98]
+	mi := &file_fluss_proto_msgTypes[101]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5411,7 +5553,7 @@ func (x *FetchLogResultForTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchLogResultForTable.ProtoReflect.Descriptor instead.
 func (*FetchLogResultForTable) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{98}
+	return file_fluss_proto_rawDescGZIP(), []int{101}
 }
 
 func (x *FetchLogResultForTable) GetTableId() int64 {
@@ -5444,7 +5586,7 @@ type FetchLogResultForBucket struct {
 
 func (x *FetchLogResultForBucket) Reset() {
 	*x = FetchLogResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[99]
+	mi := &file_fluss_proto_msgTypes[102]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5456,7 +5598,7 @@ func (x *FetchLogResultForBucket) String() string {
 func (*FetchLogResultForBucket) ProtoMessage() {}
 
 func (x *FetchLogResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[99]
+	mi := &file_fluss_proto_msgTypes[102]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5469,7 +5611,7 @@ func (x *FetchLogResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FetchLogResultForBucket.ProtoReflect.Descriptor instead.
 func (*FetchLogResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{99}
+	return file_fluss_proto_rawDescGZIP(), []int{102}
 }
 
 func (x *FetchLogResultForBucket) GetPartitionId() int64 {
@@ -5537,7 +5679,7 @@ type RemoteLogFetchInfo struct {
 
 func (x *RemoteLogFetchInfo) Reset() {
 	*x = RemoteLogFetchInfo{}
-	mi := &file_fluss_proto_msgTypes[100]
+	mi := &file_fluss_proto_msgTypes[103]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5549,7 +5691,7 @@ func (x *RemoteLogFetchInfo) String() string {
 func (*RemoteLogFetchInfo) ProtoMessage() {}
 
 func (x *RemoteLogFetchInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[100]
+	mi := &file_fluss_proto_msgTypes[103]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5562,7 +5704,7 @@ func (x *RemoteLogFetchInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoteLogFetchInfo.ProtoReflect.Descriptor instead.
 func (*RemoteLogFetchInfo) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{100}
+	return file_fluss_proto_rawDescGZIP(), []int{103}
 }
 
 func (x *RemoteLogFetchInfo) GetRemoteLogTabletDir() string {
@@ -5583,7 +5725,7 @@ type CommitKvSnapshotRequest struct {
 
 func (x *CommitKvSnapshotRequest) Reset() {
 	*x = CommitKvSnapshotRequest{}
-	mi := &file_fluss_proto_msgTypes[101]
+	mi := &file_fluss_proto_msgTypes[104]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5595,7 +5737,7 @@ func (x *CommitKvSnapshotRequest) String() string {
 func (*CommitKvSnapshotRequest) ProtoMessage() {}
 
 func (x *CommitKvSnapshotRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[101]
+	mi := &file_fluss_proto_msgTypes[104]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5608,7 +5750,7 @@ func (x *CommitKvSnapshotRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitKvSnapshotRequest.ProtoReflect.Descriptor instead.
 func (*CommitKvSnapshotRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{101}
+	return file_fluss_proto_rawDescGZIP(), []int{104}
 }
 
 func (x *CommitKvSnapshotRequest) GetCompletedSnapshot() []byte {
@@ -5640,7 +5782,7 @@ type CommitKvSnapshotResponse struct {
 
 func (x *CommitKvSnapshotResponse) Reset() {
 	*x = CommitKvSnapshotResponse{}
-	mi := &file_fluss_proto_msgTypes[102]
+	mi := &file_fluss_proto_msgTypes[105]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5652,7 +5794,7 @@ func (x *CommitKvSnapshotResponse) String() string {
 func (*CommitKvSnapshotResponse) ProtoMessage() {}
 
 func (x *CommitKvSnapshotResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[102]
+	mi := &file_fluss_proto_msgTypes[105]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5665,7 +5807,7 @@ func (x *CommitKvSnapshotResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommitKvSnapshotResponse.ProtoReflect.Descriptor instead.
 func (*CommitKvSnapshotResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{102}
+	return file_fluss_proto_rawDescGZIP(), []int{105}
 }
 
 type NotifyKvSnapshotOffsetRequest struct {
@@ -5681,7 +5823,7 @@ type NotifyKvSnapshotOffsetRequest struct {
 
 func (x *NotifyKvSnapshotOffsetRequest) Reset() {
 	*x = NotifyKvSnapshotOffsetRequest{}
-	mi := &file_fluss_proto_msgTypes[103]
+	mi := &file_fluss_proto_msgTypes[106]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5693,7 +5835,7 @@ func (x *NotifyKvSnapshotOffsetRequest) String() string {
 func (*NotifyKvSnapshotOffsetRequest) ProtoMessage() {}
 
 func (x *NotifyKvSnapshotOffsetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[103]
+	mi := &file_fluss_proto_msgTypes[106]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5706,7 +5848,7 @@ func (x *NotifyKvSnapshotOffsetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyKvSnapshotOffsetRequest.ProtoReflect.Descriptor instead.
 func (*NotifyKvSnapshotOffsetRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{103}
+	return file_fluss_proto_rawDescGZIP(), []int{106}
 }
 
 func (x *NotifyKvSnapshotOffsetRequest) GetTableId() int64 {
@@ -5752,7 +5894,7 @@ type NotifyKvSnapshotOffsetResponse struct {
 
 func (x *NotifyKvSnapshotOffsetResponse) Reset() {
 	*x = NotifyKvSnapshotOffsetResponse{}
-	mi := &file_fluss_proto_msgTypes[104]
+	mi := &file_fluss_proto_msgTypes[107]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5764,7 +5906,7 @@ func (x *NotifyKvSnapshotOffsetResponse) String() string {
 func (*NotifyKvSnapshotOffsetResponse) ProtoMessage() {}
 
 func (x *NotifyKvSnapshotOffsetResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[104]
+	mi := &file_fluss_proto_msgTypes[107]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5777,7 +5919,7 @@ func (x *NotifyKvSnapshotOffsetResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyKvSnapshotOffsetResponse.ProtoReflect.Descriptor instead.
 func (*NotifyKvSnapshotOffsetResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{104}
+	return file_fluss_proto_rawDescGZIP(), []int{107}
 }
 
 type NotifyLeaderAndIsrRequest struct {
@@ -5790,7 +5932,7 @@ type NotifyLeaderAndIsrRequest struct {
 
 func (x *NotifyLeaderAndIsrRequest) Reset() {
 	*x = NotifyLeaderAndIsrRequest{}
-	mi := &file_fluss_proto_msgTypes[105]
+	mi := &file_fluss_proto_msgTypes[108]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5802,7 +5944,7 @@ func (x *NotifyLeaderAndIsrRequest) String() string {
 func (*NotifyLeaderAndIsrRequest) ProtoMessage() {}
 
 func (x *NotifyLeaderAndIsrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[105]
+	mi := &file_fluss_proto_msgTypes[108]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5815,7 +5957,7 @@ func (x *NotifyLeaderAndIsrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyLeaderAndIsrRequest.ProtoReflect.Descriptor instead.
 func (*NotifyLeaderAndIsrRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{105}
+	return file_fluss_proto_rawDescGZIP(), []int{108}
 }
 
 func (x *NotifyLeaderAndIsrRequest) GetCoordinatorEpoch() int32 {
@@ -5848,7 +5990,7 @@ type LeaderAndIsrForBucket struct {
 
 func (x *LeaderAndIsrForBucket) Reset() {
 	*x = LeaderAndIsrForBucket{}
-	mi := &file_fluss_proto_msgTypes[106]
+	mi := &file_fluss_proto_msgTypes[109]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5860,7 +6002,7 @@ func (x *LeaderAndIsrForBucket) String() string {
 func (*LeaderAndIsrForBucket) ProtoMessage() {}
 
 func (x *LeaderAndIsrForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[106]
+	mi := &file_fluss_proto_msgTypes[109]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5873,7 +6015,7 @@ func (x *LeaderAndIsrForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaderAndIsrForBucket.ProtoReflect.Descriptor instead.
 func (*LeaderAndIsrForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{106}
+	return file_fluss_proto_rawDescGZIP(), []int{109}
 }
 
 func (x *LeaderAndIsrForBucket) GetPhysicalTablePath() *PhysicalTablePath {
@@ -5941,7 +6083,7 @@ type NotifyLeaderAndIsrResponse struct {
 
 func (x *NotifyLeaderAndIsrResponse) Reset() {
 	*x = NotifyLeaderAndIsrResponse{}
-	mi := &file_fluss_proto_msgTypes[107]
+	mi := &file_fluss_proto_msgTypes[110]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5953,7 +6095,7 @@ func (x *NotifyLeaderAndIsrResponse) String() string {
 func (*NotifyLeaderAndIsrResponse) ProtoMessage() {}
 
 func (x *NotifyLeaderAndIsrResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[107]
+	mi := &file_fluss_proto_msgTypes[110]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5966,7 +6108,7 @@ func (x *NotifyLeaderAndIsrResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NotifyLeaderAndIsrResponse.ProtoReflect.Descriptor instead.
 func (*NotifyLeaderAndIsrResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{107}
+	return file_fluss_proto_rawDescGZIP(), []int{110}
 }
 
 func (x *NotifyLeaderAndIsrResponse) GetNotifyBucketsLeaderResp() []*ResultForBucket {
@@ -5987,7 +6129,7 @@ type ResultForBucket struct {
 
 func (x *ResultForBucket) Reset() {
 	*x = ResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[108]
+	mi := &file_fluss_proto_msgTypes[111]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5999,7 +6141,7 @@ func (x *ResultForBucket) String() string {
 func (*ResultForBucket) ProtoMessage() {}
 
 func (x *ResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[108]
+	mi := &file_fluss_proto_msgTypes[111]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6012,7 +6154,7 @@ func (x *ResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResultForBucket.ProtoReflect.Descriptor instead.
 func (*ResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{108}
+	return file_fluss_proto_rawDescGZIP(), []int{111}
 }
 
 func (x *ResultForBucket) GetTableBucket() *TableBucket {
@@ -6046,7 +6188,7 @@ type StopReplicaRequest struct {
 
 func (x *StopReplicaRequest) Reset() {
 	*x = StopReplicaRequest{}
-	mi := &file_fluss_proto_msgTypes[109]
+	mi := &file_fluss_proto_msgTypes[112]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6058,7 +6200,7 @@ func (x *StopReplicaRequest) String() string {
 func (*StopReplicaRequest) ProtoMessage() {}
 
 func (x *StopReplicaRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[109]
+	mi := &file_fluss_proto_msgTypes[112]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6071,7 +6213,7 @@ func (x *StopReplicaRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReplicaRequest.ProtoReflect.Descriptor instead.
 func (*StopReplicaRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{109}
+	return file_fluss_proto_rawDescGZIP(), []int{112}
 }
 
 func (x *StopReplicaRequest) GetCoordinatorEpoch() int32 {
@@ -6100,7 +6242,7 @@ type StopReplicaForBucket struct {
 
 func (x *StopReplicaForBucket) Reset() {
 	*x = StopReplicaForBucket{}
-	mi := &file_fluss_proto_msgTypes[110]
+	mi := &file_fluss_proto_msgTypes[113]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6112,7 +6254,7 @@ func (x *StopReplicaForBucket) String() string {
 func (*StopReplicaForBucket) ProtoMessage() {}
 
 func (x *StopReplicaForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[110]
+	mi := &file_fluss_proto_msgTypes[113]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6125,7 +6267,7 @@ func (x *StopReplicaForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReplicaForBucket.ProtoReflect.Descriptor instead.
 func (*StopReplicaForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{110}
+	return file_fluss_proto_rawDescGZIP(), []int{113}
 }
 
 func (x *StopReplicaForBucket) GetTableBucket() *TableBucket {
@@ -6165,7 +6307,7 @@ type StopReplicaResponse struct {
 
 func (x *StopReplicaResponse) Reset() {
 	*x = StopReplicaResponse{}
-	mi := &file_fluss_proto_msgTypes[111]
+	mi := &file_fluss_proto_msgTypes[114]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6177,7 +6319,7 @@ func (x *StopReplicaResponse) String() string {
 func (*StopReplicaResponse) ProtoMessage() {}
 
 func (x *StopReplicaResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[111]
+	mi := &file_fluss_proto_msgTypes[114]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6190,7 +6332,7 @@ func (x *StopReplicaResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopReplicaResponse.ProtoReflect.Descriptor instead.
 func (*StopReplicaResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{111}
+	return file_fluss_proto_rawDescGZIP(), []int{114}
 }
 
 func (x *StopReplicaResponse) GetStopReplicasResp() []*ResultForBucket {
@@ -6210,7 +6352,7 @@ type AdjustIsrRequest struct {
 
 func (x *AdjustIsrRequest) Reset() {
 	*x = AdjustIsrRequest{}
-	mi := &file_fluss_proto_msgTypes[112]
+	mi := &file_fluss_proto_msgTypes[115]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6222,7 +6364,7 @@ func (x *AdjustIsrRequest) String() string {
 func (*AdjustIsrRequest) ProtoMessage() {}
 
 func (x *AdjustIsrRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[112]
+	mi := &file_fluss_proto_msgTypes[115]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6235,7 +6377,7 @@ func (x *AdjustIsrRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustIsrRequest.ProtoReflect.Descriptor instead.
 func (*AdjustIsrRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{112}
+	return file_fluss_proto_rawDescGZIP(), []int{115}
 }
 
 func (x *AdjustIsrRequest) GetServerId() int32 {
@@ -6262,7 +6404,7 @@ type AdjustIsrForTable struct {
 
 func (x *AdjustIsrForTable) Reset() {
 	*x = AdjustIsrForTable{}
-	mi := &file_fluss_proto_msgTypes[113]
+	mi := &file_fluss_proto_msgTypes[116]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6274,7 +6416,7 @@ func (x *AdjustIsrForTable) String() string {
 func (*AdjustIsrForTable) ProtoMessage() {}
 
 func (x *AdjustIsrForTable) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[113]
+	mi := &file_fluss_proto_msgTypes[116]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6287,7 +6429,7 @@ func (x *AdjustIsrForTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustIsrForTable.ProtoReflect.Descriptor instead.
 func (*AdjustIsrForTable) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{113}
+	return file_fluss_proto_rawDescGZIP(), []int{116}
 }
 
 func (x *AdjustIsrForTable) GetTableId() int64 {
@@ -6318,7 +6460,7 @@ type AdjustIsrForBucket struct {
 
 func (x *AdjustIsrForBucket) Reset() {
 	*x = AdjustIsrForBucket{}
-	mi := &file_fluss_proto_msgTypes[114]
+	mi := &file_fluss_proto_msgTypes[117]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6330,7 +6472,7 @@ func (x *AdjustIsrForBucket) String() string {
 func (*AdjustIsrForBucket) ProtoMessage() {}
 
 func (x *AdjustIsrForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[114]
+	mi := &file_fluss_proto_msgTypes[117]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6343,7 +6485,7 @@ func (x *AdjustIsrForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustIsrForBucket.ProtoReflect.Descriptor instead.
 func (*AdjustIsrForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{114}
+	return file_fluss_proto_rawDescGZIP(), []int{117}
 }
 
 func (x *AdjustIsrForBucket) GetPartitionId() int64 {
@@ -6397,7 +6539,7 @@ type AdjustIsrResponse struct {
 
 func (x *AdjustIsrResponse) Reset() {
 	*x = AdjustIsrResponse{}
-	mi := &file_fluss_proto_msgTypes[115]
+	mi := &file_fluss_proto_msgTypes[118]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6409,7 +6551,7 @@ func (x *AdjustIsrResponse) String() string {
 func (*AdjustIsrResponse) ProtoMessage() {}
 
 func (x *AdjustIsrResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[115]
+	mi := &file_fluss_proto_msgTypes[118]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6422,7 +6564,7 @@ func (x *AdjustIsrResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustIsrResponse.ProtoReflect.Descriptor instead.
 func (*AdjustIsrResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{115}
+	return file_fluss_proto_rawDescGZIP(), []int{118}
 }
 
 func (x *AdjustIsrResponse) GetTablesResp() []*AdjustIsrResultForTable {
@@ -6442,7 +6584,7 @@ type AdjustIsrResultForTable struct {
 
 func (x *AdjustIsrResultForTable) Reset() {
 	*x = AdjustIsrResultForTable{}
-	mi := &file_fluss_proto_msgTypes[116]
+	mi := &file_fluss_proto_msgTypes[119]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6454,7 +6596,7 @@ func (x *AdjustIsrResultForTable) String() string {
 func (*AdjustIsrResultForTable) ProtoMessage() {}
 
 func (x *AdjustIsrResultForTable) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[116]
+	mi := &file_fluss_proto_msgTypes[119]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6467,7 +6609,7 @@ func (x *AdjustIsrResultForTable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustIsrResultForTable.ProtoReflect.Descriptor instead.
 func (*AdjustIsrResultForTable) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{116}
+	return file_fluss_proto_rawDescGZIP(), []int{119}
 }
 
 func (x *AdjustIsrResultForTable) GetTableId() int64 {
@@ -6496,7 +6638,7 @@ type AdjustIsrResultForBucket struct {
 
 func (x *AdjustIsrResultForBucket) Reset() {
 	*x = AdjustIsrResultForBucket{}
-	mi := &file_fluss_proto_msgTypes[117]
+	mi := &file_fluss_proto_msgTypes[120]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6508,7 +6650,7 @@ func (x *AdjustIsrResultForBucket) String() string {
 func (*AdjustIsrResultForBucket) ProtoMessage() {}
 
 func (x *AdjustIsrResultForBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[117]
+	mi := &file_fluss_proto_msgTypes[120]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6521,7 +6663,7 @@ func (x *AdjustIsrResultForBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdjustIsrResultForBucket.ProtoReflect.Descriptor instead.
 func (*AdjustIsrResultForBucket) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{117}
+	return file_fluss_proto_rawDescGZIP(), []int{120}
 }
 
 func (x *AdjustIsrResultForBucket) GetPartitionId() int64 {
@@ -6560,7 +6702,7 @@ type GetFileSystemSecurityTokenRequest struct {
 
 func (x *GetFileSystemSecurityTokenRequest) Reset() {
 	*x = GetFileSystemSecurityTokenRequest{}
-	mi := &file_fluss_proto_msgTypes[118]
+	mi := &file_fluss_proto_msgTypes[121]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6572,7 +6714,7 @@ func (x *GetFileSystemSecurityTokenRequest) String() string {
 func (*GetFileSystemSecurityTokenRequest) ProtoMessage() {}
 
 func (x *GetFileSystemSecurityTokenRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[118]
+	mi := &file_fluss_proto_msgTypes[121]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6585,7 +6727,7 @@ func (x *GetFileSystemSecurityTokenRequest) ProtoReflect() protoreflect.Message 
 
 // Deprecated: Use GetFileSystemSecurityTokenRequest.ProtoReflect.Descriptor instead.
 func (*GetFileSystemSecurityTokenRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{118}
+	return file_fluss_proto_rawDescGZIP(), []int{121}
 }
 
 type GetFileSystemSecurityTokenResponse struct {
@@ -6600,7 +6742,7 @@ type GetFileSystemSecurityTokenResponse struct {
 
 func (x *GetFileSystemSecurityTokenResponse) Reset() {
 	*x = GetFileSystemSecurityTokenResponse{}
-	mi := &file_fluss_proto_msgTypes[119]
+	mi := &file_fluss_proto_msgTypes[122]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6612,7 +6754,7 @@ func (x *GetFileSystemSecurityTokenResponse) String() string {
 func (*GetFileSystemSecurityTokenResponse) ProtoMessage() {}
 
 func (x *GetFileSystemSecurityTokenResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[119]
+	mi := &file_fluss_proto_msgTypes[122]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6625,7 +6767,7 @@ func (x *GetFileSystemSecurityTokenResponse) ProtoReflect() protoreflect.Message
 
 // Deprecated: Use GetFileSystemSecurityTokenResponse.ProtoReflect.Descriptor instead.
 func (*GetFileSystemSecurityTokenResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{119}
+	return file_fluss_proto_rawDescGZIP(), []int{122}
 }
 
 func (x *GetFileSystemSecurityTokenResponse) GetSchema() string {
@@ -6671,7 +6813,7 @@ type AclInfo struct {
 
 func (x *AclInfo) Reset() {
 	*x = AclInfo{}
-	mi := &file_fluss_proto_msgTypes[120]
+	mi := &file_fluss_proto_msgTypes[123]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6683,7 +6825,7 @@ func (x *AclInfo) String() string {
 func (*AclInfo) ProtoMessage() {}
 
 func (x *AclInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[120]
+	mi := &file_fluss_proto_msgTypes[123]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6696,7 +6838,7 @@ func (x *AclInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AclInfo.ProtoReflect.Descriptor instead.
 func (*AclInfo) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{120}
+	return file_fluss_proto_rawDescGZIP(), []int{123}
 }
 
 func (x *AclInfo) GetResourceName() string {
@@ -6763,7 +6905,7 @@ type AclFilter struct {
 
 func (x *AclFilter) Reset() {
 	*x = AclFilter{}
-	mi := &file_fluss_proto_msgTypes[121]
+	mi := &file_fluss_proto_msgTypes[124]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6775,7 +6917,7 @@ func (x *AclFilter) String() string {
 func (*AclFilter) ProtoMessage() {}
 
 func (x *AclFilter) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[121]
+	mi := &file_fluss_proto_msgTypes[124]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6788,7 +6930,7 @@ func (x *AclFilter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AclFilter.ProtoReflect.Descriptor instead.
 func (*AclFilter) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{121}
+	return file_fluss_proto_rawDescGZIP(), []int{124}
 }
 
 func (x *AclFilter) GetResourceName() string {
@@ -6849,7 +6991,7 @@ type ListAclsRequest struct {
 
 func (x *ListAclsRequest) Reset() {
 	*x = ListAclsRequest{}
-	mi := &file_fluss_proto_msgTypes[122]
+	mi := &file_fluss_proto_msgTypes[125]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6861,7 +7003,7 @@ func (x *ListAclsRequest) String() string {
 func (*ListAclsRequest) ProtoMessage() {}
 
 func (x *ListAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[122]
+	mi := &file_fluss_proto_msgTypes[125]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6874,7 +7016,7 @@ func (x *ListAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAclsRequest.ProtoReflect.Descriptor instead.
 func (*ListAclsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{122}
+	return file_fluss_proto_rawDescGZIP(), []int{125}
 }
 
 func (x *ListAclsRequest) GetAclFilter() *AclFilter {
@@ -6893,7 +7035,7 @@ type ListAclsResponse struct {
 
 func (x *ListAclsResponse) Reset() {
 	*x = ListAclsResponse{}
-	mi := &file_fluss_proto_msgTypes[123]
+	mi := &file_fluss_proto_msgTypes[126]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6905,7 +7047,7 @@ func (x *ListAclsResponse) String() string {
 func (*ListAclsResponse) ProtoMessage() {}
 
 func (x *ListAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[123]
+	mi := &file_fluss_proto_msgTypes[126]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6918,7 +7060,7 @@ func (x *ListAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAclsResponse.ProtoReflect.Descriptor instead.
 func (*ListAclsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{123}
+	return file_fluss_proto_rawDescGZIP(), []int{126}
 }
 
 func (x *ListAclsResponse) GetAcl() []*AclInfo {
@@ -6937,7 +7079,7 @@ type CreateAclsRequest struct {
 
 func (x *CreateAclsRequest) Reset() {
 	*x = CreateAclsRequest{}
-	mi := &file_fluss_proto_msgTypes[124]
+	mi := &file_fluss_proto_msgTypes[127]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6949,7 +7091,7 @@ func (x *CreateAclsRequest) String() string {
 func (*CreateAclsRequest) ProtoMessage() {}
 
 func (x *CreateAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[124]
+	mi := &file_fluss_proto_msgTypes[127]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -6962,7 +7104,7 @@ func (x *CreateAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAclsRequest.ProtoReflect.Descriptor instead.
 func (*CreateAclsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{124}
+	return file_fluss_proto_rawDescGZIP(), []int{127}
 }
 
 func (x *CreateAclsRequest) GetAcl() []*AclInfo {
@@ -6981,7 +7123,7 @@ type CreateAclsResponse struct {
 
 func (x *CreateAclsResponse) Reset() {
 	*x = CreateAclsResponse{}
-	mi := &file_fluss_proto_msgTypes[125]
+	mi := &file_fluss_proto_msgTypes[128]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -6993,7 +7135,7 @@ func (x *CreateAclsResponse) String() string {
 func (*CreateAclsResponse) ProtoMessage() {}
 
 func (x *CreateAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[125]
+	mi := &file_fluss_proto_msgTypes[128]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7006,7 +7148,7 @@ func (x *CreateAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAclsResponse.ProtoReflect.Descriptor instead.
 func (*CreateAclsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{125}
+	return file_fluss_proto_rawDescGZIP(), []int{128}
 }
 
 func (x *CreateAclsResponse) GetAclRes() []*CreateAclResult {
@@ -7027,7 +7169,7 @@ type CreateAclResult struct {
 
 func (x *CreateAclResult) Reset() {
 	*x = CreateAclResult{}
-	mi := &file_fluss_proto_msgTypes[126]
+	mi := &file_fluss_proto_msgTypes[129]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7039,7 +7181,7 @@ func (x *CreateAclResult) String() string {
 func (*CreateAclResult) ProtoMessage() {}
 
 func (x *CreateAclResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[126]
+	mi := &file_fluss_proto_msgTypes[129]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7052,7 +7194,7 @@ func (x *CreateAclResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateAclResult.ProtoReflect.Descriptor instead.
 func (*CreateAclResult) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{126}
+	return file_fluss_proto_rawDescGZIP(), []int{129}
 }
 
 func (x *CreateAclResult) GetAcl() *AclInfo {
@@ -7085,7 +7227,7 @@ type DropAclsRequest struct {
 
 func (x *DropAclsRequest) Reset() {
 	*x = DropAclsRequest{}
-	mi := &file_fluss_proto_msgTypes[127]
+	mi := &file_fluss_proto_msgTypes[130]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7097,7 +7239,7 @@ func (x *DropAclsRequest) String() string {
 func (*DropAclsRequest) ProtoMessage() {}
 
 func (x *DropAclsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[127]
+	mi := &file_fluss_proto_msgTypes[130]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7110,7 +7252,7 @@ func (x *DropAclsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropAclsRequest.ProtoReflect.Descriptor instead.
 func (*DropAclsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{127}
+	return file_fluss_proto_rawDescGZIP(), []int{130}
 }
 
 func (x *DropAclsRequest) GetAclFilter() []*AclFilter {
@@ -7129,7 +7271,7 @@ type DropAclsResponse struct {
 
 func (x *DropAclsResponse) Reset() {
 	*x = DropAclsResponse{}
-	mi := &file_fluss_proto_msgTypes[128]
+	mi := &file_fluss_proto_msgTypes[131]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7141,7 +7283,7 @@ func (x *DropAclsResponse) String() string {
 func (*DropAclsResponse) ProtoMessage() {}
 
 func (x *DropAclsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[128]
+	mi := &file_fluss_proto_msgTypes[131]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7154,7 +7296,7 @@ func (x *DropAclsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropAclsResponse.ProtoReflect.Descriptor instead.
 func (*DropAclsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{128}
+	return file_fluss_proto_rawDescGZIP(), []int{131}
 }
 
 func (x *DropAclsResponse) GetFilterResults() []*DropAclsFilterResult {
@@ -7175,7 +7317,7 @@ type DropAclsFilterResult struct {
 
 func (x *DropAclsFilterResult) Reset() {
 	*x = DropAclsFilterResult{}
-	mi := &file_fluss_proto_msgTypes[129]
+	mi := &file_fluss_proto_msgTypes[132]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7187,7 +7329,7 @@ func (x *DropAclsFilterResult) String() string {
 func (*DropAclsFilterResult) ProtoMessage() {}
 
 func (x *DropAclsFilterResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[129]
+	mi := &file_fluss_proto_msgTypes[132]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7200,7 +7342,7 @@ func (x *DropAclsFilterResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropAclsFilterResult.ProtoReflect.Descriptor instead.
 func (*DropAclsFilterResult) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{129}
+	return file_fluss_proto_rawDescGZIP(), []int{132}
 }
 
 func (x *DropAclsFilterResult) GetMatchingAcls() []*DropAclResult {
@@ -7235,7 +7377,7 @@ type DropAclResult struct {
 
 func (x *DropAclResult) Reset() {
 	*x = DropAclResult{}
-	mi := &file_fluss_proto_msgTypes[130]
+	mi := &file_fluss_proto_msgTypes[133]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7247,7 +7389,7 @@ func (x *DropAclResult) String() string {
 func (*DropAclResult) ProtoMessage() {}
 
 func (x *DropAclResult) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[130]
+	mi := &file_fluss_proto_msgTypes[133]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7260,7 +7402,7 @@ func (x *DropAclResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropAclResult.ProtoReflect.Descriptor instead.
 func (*DropAclResult) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{130}
+	return file_fluss_proto_rawDescGZIP(), []int{133}
 }
 
 func (x *DropAclResult) GetAcl() *AclInfo {
@@ -7294,7 +7436,7 @@ type ServerTagRequest struct {
 
 func (x *ServerTagRequest) Reset() {
 	*x = ServerTagRequest{}
-	mi := &file_fluss_proto_msgTypes[131]
+	mi := &file_fluss_proto_msgTypes[134]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7306,7 +7448,7 @@ func (x *ServerTagRequest) String() string {
 func (*ServerTagRequest) ProtoMessage() {}
 
 func (x *ServerTagRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[131]
+	mi := &file_fluss_proto_msgTypes[134]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7319,7 +7461,7 @@ func (x *ServerTagRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerTagRequest.ProtoReflect.Descriptor instead.
 func (*ServerTagRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{131}
+	return file_fluss_proto_rawDescGZIP(), []int{134}
 }
 
 func (x *ServerTagRequest) GetServerIds() []int32 {
@@ -7344,7 +7486,7 @@ type ServerTagResponse struct {
 
 func (x *ServerTagResponse) Reset() {
 	*x = ServerTagResponse{}
-	mi := &file_fluss_proto_msgTypes[132]
+	mi := &file_fluss_proto_msgTypes[135]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7356,7 +7498,7 @@ func (x *ServerTagResponse) String() string {
 func (*ServerTagResponse) ProtoMessage() {}
 
 func (x *ServerTagResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[132]
+	mi := &file_fluss_proto_msgTypes[135]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7369,7 +7511,7 @@ func (x *ServerTagResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerTagResponse.ProtoReflect.Descriptor instead.
 func (*ServerTagResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{132}
+	return file_fluss_proto_rawDescGZIP(), []int{135}
 }
 
 type RebalanceRequest struct {
@@ -7381,7 +7523,7 @@ type RebalanceRequest struct {
 
 func (x *RebalanceRequest) Reset() {
 	*x = RebalanceRequest{}
-	mi := &file_fluss_proto_msgTypes[133]
+	mi := &file_fluss_proto_msgTypes[136]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7393,7 +7535,7 @@ func (x *RebalanceRequest) String() string {
 func (*RebalanceRequest) ProtoMessage() {}
 
 func (x *RebalanceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[133]
+	mi := &file_fluss_proto_msgTypes[136]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7406,7 +7548,7 @@ func (x *RebalanceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RebalanceRequest.ProtoReflect.Descriptor instead.
 func (*RebalanceRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{133}
+	return file_fluss_proto_rawDescGZIP(), []int{136}
 }
 
 func (x *RebalanceRequest) GetGoals() []int32 {
@@ -7425,7 +7567,7 @@ type RebalanceResponse struct {
 
 func (x *RebalanceResponse) Reset() {
 	*x = RebalanceResponse{}
-	mi := &file_fluss_proto_msgTypes[134]
+	mi := &file_fluss_proto_msgTypes[137]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7437,7 +7579,7 @@ func (x *RebalanceResponse) String() string {
 func (*RebalanceResponse) ProtoMessage() {}
 
 func (x *RebalanceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[134]
+	mi := &file_fluss_proto_msgTypes[137]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7450,7 +7592,7 @@ func (x *RebalanceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RebalanceResponse.ProtoReflect.Descriptor instead.
 func (*RebalanceResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{134}
+	return file_fluss_proto_rawDescGZIP(), []int{137}
 }
 
 func (x *RebalanceResponse) GetRebalanceId() string {
@@ -7461,78 +7603,6 @@ func (x *RebalanceResponse) GetRebalanceId() string {
 }
 
 // Configurations may be secret; nothing of the answer is read.
-type DescribeClusterConfigsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DescribeClusterConfigsRequest) Reset() {
-	*x = DescribeClusterConfigsRequest{}
-	mi := &file_fluss_proto_msgTypes[135]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DescribeClusterConfigsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DescribeClusterConfigsRequest) ProtoMessage() {}
-
-func (x *DescribeClusterConfigsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[135]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DescribeClusterConfigsRequest.ProtoReflect.Descriptor instead.
-func (*DescribeClusterConfigsRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{135}
-}
-
-type DescribeClusterConfigsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DescribeClusterConfigsResponse) Reset() {
-	*x = DescribeClusterConfigsResponse{}
-	mi := &file_fluss_proto_msgTypes[136]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DescribeClusterConfigsResponse) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DescribeClusterConfigsResponse) ProtoMessage() {}
-
-func (x *DescribeClusterConfigsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[136]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DescribeClusterConfigsResponse.ProtoReflect.Descriptor instead.
-func (*DescribeClusterConfigsResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{136}
-}
-
 type ListRebalanceProgressRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	RebalanceId   *string                `protobuf:"bytes,1,opt,name=rebalance_id,json=rebalanceId" json:"rebalance_id,omitempty"`
@@ -7542,7 +7612,7 @@ type ListRebalanceProgressRequest struct {
 
 func (x *ListRebalanceProgressRequest) Reset() {
 	*x = ListRebalanceProgressRequest{}
-	mi := &file_fluss_proto_msgTypes[137]
+	mi := &file_fluss_proto_msgTypes[138]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7554,7 +7624,7 @@ func (x *ListRebalanceProgressRequest) String() string {
 func (*ListRebalanceProgressRequest) ProtoMessage() {}
 
 func (x *ListRebalanceProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[137]
+	mi := &file_fluss_proto_msgTypes[138]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7567,7 +7637,7 @@ func (x *ListRebalanceProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRebalanceProgressRequest.ProtoReflect.Descriptor instead.
 func (*ListRebalanceProgressRequest) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{137}
+	return file_fluss_proto_rawDescGZIP(), []int{138}
 }
 
 func (x *ListRebalanceProgressRequest) GetRebalanceId() string {
@@ -7587,7 +7657,7 @@ type ListRebalanceProgressResponse struct {
 
 func (x *ListRebalanceProgressResponse) Reset() {
 	*x = ListRebalanceProgressResponse{}
-	mi := &file_fluss_proto_msgTypes[138]
+	mi := &file_fluss_proto_msgTypes[139]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -7599,7 +7669,7 @@ func (x *ListRebalanceProgressResponse) String() string {
 func (*ListRebalanceProgressResponse) ProtoMessage() {}
 
 func (x *ListRebalanceProgressResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fluss_proto_msgTypes[138]
+	mi := &file_fluss_proto_msgTypes[139]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -7612,7 +7682,7 @@ func (x *ListRebalanceProgressResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRebalanceProgressResponse.ProtoReflect.Descriptor instead.
 func (*ListRebalanceProgressResponse) Descriptor() ([]byte, []int) {
-	return file_fluss_proto_rawDescGZIP(), []int{138}
+	return file_fluss_proto_rawDescGZIP(), []int{139}
 }
 
 func (x *ListRebalanceProgressResponse) GetRebalanceId() string {
@@ -7724,7 +7794,15 @@ const file_fluss_proto_rawDesc = "" +
 	"\x14DropDatabaseResponse\"\x16\n" +
 	"\x14ListDatabasesRequest\"<\n" +
 	"\x15ListDatabasesResponse\x12#\n" +
-	"\rdatabase_name\x18\x01 \x03(\tR\fdatabaseName\"<\n" +
+	"\rdatabase_name\x18\x01 \x03(\tR\fdatabaseName\"\x1f\n" +
+	"\x1dDescribeClusterConfigsRequest\"W\n" +
+	"\x1eDescribeClusterConfigsResponse\x125\n" +
+	"\aconfigs\x18\x01 \x03(\v2\x1b.sluice.fluss.ClusterConfigR\aconfigs\"v\n" +
+	"\rClusterConfig\x12\x1d\n" +
+	"\n" +
+	"config_key\x18\x01 \x02(\tR\tconfigKey\x12!\n" +
+	"\fconfig_value\x18\x02 \x01(\tR\vconfigValue\x12#\n" +
+	"\rconfig_source\x18\x03 \x02(\tR\fconfigSource\"<\n" +
 	"\x15DatabaseExistsRequest\x12#\n" +
 	"\rdatabase_name\x18\x01 \x02(\tR\fdatabaseName\"0\n" +
 	"\x16DatabaseExistsResponse\x12\x16\n" +
@@ -8159,9 +8237,7 @@ const file_fluss_proto_rawDesc = "" +
 	"\x10RebalanceRequest\x12\x18\n" +
 	"\x05goals\x18\x01 \x03(\x05B\x02\x10\x01R\x05goals\"6\n" +
 	"\x11RebalanceResponse\x12!\n" +
-	"\frebalance_id\x18\x01 \x02(\tR\vrebalanceId\"\x1f\n" +
-	"\x1dDescribeClusterConfigsRequest\" \n" +
-	"\x1eDescribeClusterConfigsResponse\"A\n" +
+	"\frebalance_id\x18\x01 \x02(\tR\vrebalanceId\"A\n" +
 	"\x1cListRebalanceProgressRequest\x12!\n" +
 	"\frebalance_id\x18\x01 \x01(\tR\vrebalanceId\"m\n" +
 	"\x1dListRebalanceProgressResponse\x12!\n" +
@@ -8180,7 +8256,7 @@ func file_fluss_proto_rawDescGZIP() []byte {
 	return file_fluss_proto_rawDescData
 }
 
-var file_fluss_proto_msgTypes = make([]protoimpl.MessageInfo, 139)
+var file_fluss_proto_msgTypes = make([]protoimpl.MessageInfo, 140)
 var file_fluss_proto_goTypes = []any{
 	(*ErrorResponse)(nil),                      // 0: sluice.fluss.ErrorResponse
 	(*ApiVersionsRequest)(nil),                 // 1: sluice.fluss.ApiVersionsRequest
@@ -8204,123 +8280,124 @@ var file_fluss_proto_goTypes = []any{
 	(*DropDatabaseResponse)(nil),               // 19: sluice.fluss.DropDatabaseResponse
 	(*ListDatabasesRequest)(nil),               // 20: sluice.fluss.ListDatabasesRequest
 	(*ListDatabasesResponse)(nil),              // 21: sluice.fluss.ListDatabasesResponse
-	(*DatabaseExistsRequest)(nil),              // 22: sluice.fluss.DatabaseExistsRequest
-	(*DatabaseExistsResponse)(nil),             // 23: sluice.fluss.DatabaseExistsResponse
-	(*GetDatabaseInfoRequest)(nil),             // 24: sluice.fluss.GetDatabaseInfoRequest
-	(*GetDatabaseInfoResponse)(nil),            // 25: sluice.fluss.GetDatabaseInfoResponse
-	(*CreateTableRequest)(nil),                 // 26: sluice.fluss.CreateTableRequest
-	(*CreateTableResponse)(nil),                // 27: sluice.fluss.CreateTableResponse
-	(*DropTableRequest)(nil),                   // 28: sluice.fluss.DropTableRequest
-	(*DropTableResponse)(nil),                  // 29: sluice.fluss.DropTableResponse
-	(*AddColumn)(nil),                          // 30: sluice.fluss.AddColumn
-	(*AlterTableRequest)(nil),                  // 31: sluice.fluss.AlterTableRequest
-	(*AlterTableResponse)(nil),                 // 32: sluice.fluss.AlterTableResponse
-	(*GetTableInfoRequest)(nil),                // 33: sluice.fluss.GetTableInfoRequest
-	(*GetTableInfoResponse)(nil),               // 34: sluice.fluss.GetTableInfoResponse
-	(*ListTablesRequest)(nil),                  // 35: sluice.fluss.ListTablesRequest
-	(*ListTablesResponse)(nil),                 // 36: sluice.fluss.ListTablesResponse
-	(*TableExistsRequest)(nil),                 // 37: sluice.fluss.TableExistsRequest
-	(*TableExistsResponse)(nil),                // 38: sluice.fluss.TableExistsResponse
-	(*GetTableSchemaRequest)(nil),              // 39: sluice.fluss.GetTableSchemaRequest
-	(*GetTableSchemaResponse)(nil),             // 40: sluice.fluss.GetTableSchemaResponse
-	(*PartitionSpec)(nil),                      // 41: sluice.fluss.PartitionSpec
-	(*PartitionInfo)(nil),                      // 42: sluice.fluss.PartitionInfo
-	(*ListPartitionInfosRequest)(nil),          // 43: sluice.fluss.ListPartitionInfosRequest
-	(*ListPartitionInfosResponse)(nil),         // 44: sluice.fluss.ListPartitionInfosResponse
-	(*CreatePartitionRequest)(nil),             // 45: sluice.fluss.CreatePartitionRequest
-	(*CreatePartitionResponse)(nil),            // 46: sluice.fluss.CreatePartitionResponse
-	(*DropPartitionRequest)(nil),               // 47: sluice.fluss.DropPartitionRequest
-	(*DropPartitionResponse)(nil),              // 48: sluice.fluss.DropPartitionResponse
-	(*KvSnapshot)(nil),                         // 49: sluice.fluss.KvSnapshot
-	(*GetLatestKvSnapshotsRequest)(nil),        // 50: sluice.fluss.GetLatestKvSnapshotsRequest
-	(*GetLatestKvSnapshotsResponse)(nil),       // 51: sluice.fluss.GetLatestKvSnapshotsResponse
-	(*SnapshotFile)(nil),                       // 52: sluice.fluss.SnapshotFile
-	(*GetKvSnapshotMetadataRequest)(nil),       // 53: sluice.fluss.GetKvSnapshotMetadataRequest
-	(*GetKvSnapshotMetadataResponse)(nil),      // 54: sluice.fluss.GetKvSnapshotMetadataResponse
-	(*ListKvSnapshotsRequest)(nil),             // 55: sluice.fluss.ListKvSnapshotsRequest
-	(*ListKvSnapshotsResponse)(nil),            // 56: sluice.fluss.ListKvSnapshotsResponse
-	(*LeasedBucket)(nil),                       // 57: sluice.fluss.LeasedBucket
-	(*LeasedTable)(nil),                        // 58: sluice.fluss.LeasedTable
-	(*AcquireKvSnapshotLeaseRequest)(nil),      // 59: sluice.fluss.AcquireKvSnapshotLeaseRequest
-	(*AcquireKvSnapshotLeaseResponse)(nil),     // 60: sluice.fluss.AcquireKvSnapshotLeaseResponse
-	(*ReleaseKvSnapshotLeaseRequest)(nil),      // 61: sluice.fluss.ReleaseKvSnapshotLeaseRequest
-	(*ReleaseKvSnapshotLeaseResponse)(nil),     // 62: sluice.fluss.ReleaseKvSnapshotLeaseResponse
-	(*DropKvSnapshotLeaseRequest)(nil),         // 63: sluice.fluss.DropKvSnapshotLeaseRequest
-	(*DropKvSnapshotLeaseResponse)(nil),        // 64: sluice.fluss.DropKvSnapshotLeaseResponse
-	(*GetLakeSnapshotRequest)(nil),             // 65: sluice.fluss.GetLakeSnapshotRequest
-	(*LakeSnapshotForBucket)(nil),              // 66: sluice.fluss.LakeSnapshotForBucket
-	(*GetLakeSnapshotResponse)(nil),            // 67: sluice.fluss.GetLakeSnapshotResponse
-	(*LakeTieringHeartbeatRequest)(nil),        // 68: sluice.fluss.LakeTieringHeartbeatRequest
-	(*LakeTieringHeartbeatResponse)(nil),       // 69: sluice.fluss.LakeTieringHeartbeatResponse
-	(*LookupRequest)(nil),                      // 70: sluice.fluss.LookupRequest
-	(*LookupForBucket)(nil),                    // 71: sluice.fluss.LookupForBucket
-	(*LookupResponse)(nil),                     // 72: sluice.fluss.LookupResponse
-	(*LookupResultForBucket)(nil),              // 73: sluice.fluss.LookupResultForBucket
-	(*LookupValue)(nil),                        // 74: sluice.fluss.LookupValue
-	(*PrefixLookupRequest)(nil),                // 75: sluice.fluss.PrefixLookupRequest
-	(*PrefixLookupResponse)(nil),               // 76: sluice.fluss.PrefixLookupResponse
-	(*PrefixLookupResultForBucket)(nil),        // 77: sluice.fluss.PrefixLookupResultForBucket
-	(*ValueList)(nil),                          // 78: sluice.fluss.ValueList
-	(*LimitScanRequest)(nil),                   // 79: sluice.fluss.LimitScanRequest
-	(*LimitScanResponse)(nil),                  // 80: sluice.fluss.LimitScanResponse
-	(*ListOffsetsRequest)(nil),                 // 81: sluice.fluss.ListOffsetsRequest
-	(*ListOffsetsResponse)(nil),                // 82: sluice.fluss.ListOffsetsResponse
-	(*OffsetForBucket)(nil),                    // 83: sluice.fluss.OffsetForBucket
-	(*GetTableStatsRequest)(nil),               // 84: sluice.fluss.GetTableStatsRequest
-	(*StatsForBucket)(nil),                     // 85: sluice.fluss.StatsForBucket
-	(*GetTableStatsResponse)(nil),              // 86: sluice.fluss.GetTableStatsResponse
-	(*StatsResultForBucket)(nil),               // 87: sluice.fluss.StatsResultForBucket
-	(*InitWriterRequest)(nil),                  // 88: sluice.fluss.InitWriterRequest
-	(*InitWriterResponse)(nil),                 // 89: sluice.fluss.InitWriterResponse
-	(*PutKvRequest)(nil),                       // 90: sluice.fluss.PutKvRequest
-	(*PutKvForBucket)(nil),                     // 91: sluice.fluss.PutKvForBucket
-	(*PutKvResponse)(nil),                      // 92: sluice.fluss.PutKvResponse
-	(*PutKvResultForBucket)(nil),               // 93: sluice.fluss.PutKvResultForBucket
-	(*FetchLogRequest)(nil),                    // 94: sluice.fluss.FetchLogRequest
-	(*FetchLogForTable)(nil),                   // 95: sluice.fluss.FetchLogForTable
-	(*FetchLogForBucket)(nil),                  // 96: sluice.fluss.FetchLogForBucket
-	(*FetchLogResponse)(nil),                   // 97: sluice.fluss.FetchLogResponse
-	(*FetchLogResultForTable)(nil),             // 98: sluice.fluss.FetchLogResultForTable
-	(*FetchLogResultForBucket)(nil),            // 99: sluice.fluss.FetchLogResultForBucket
-	(*RemoteLogFetchInfo)(nil),                 // 100: sluice.fluss.RemoteLogFetchInfo
-	(*CommitKvSnapshotRequest)(nil),            // 101: sluice.fluss.CommitKvSnapshotRequest
-	(*CommitKvSnapshotResponse)(nil),           // 102: sluice.fluss.CommitKvSnapshotResponse
-	(*NotifyKvSnapshotOffsetRequest)(nil),      // 103: sluice.fluss.NotifyKvSnapshotOffsetRequest
-	(*NotifyKvSnapshotOffsetResponse)(nil),     // 104: sluice.fluss.NotifyKvSnapshotOffsetResponse
-	(*NotifyLeaderAndIsrRequest)(nil),          // 105: sluice.fluss.NotifyLeaderAndIsrRequest
-	(*LeaderAndIsrForBucket)(nil),              // 106: sluice.fluss.LeaderAndIsrForBucket
-	(*NotifyLeaderAndIsrResponse)(nil),         // 107: sluice.fluss.NotifyLeaderAndIsrResponse
-	(*ResultForBucket)(nil),                    // 108: sluice.fluss.ResultForBucket
-	(*StopReplicaRequest)(nil),                 // 109: sluice.fluss.StopReplicaRequest
-	(*StopReplicaForBucket)(nil),               // 110: sluice.fluss.StopReplicaForBucket
-	(*StopReplicaResponse)(nil),                // 111: sluice.fluss.StopReplicaResponse
-	(*AdjustIsrRequest)(nil),                   // 112: sluice.fluss.AdjustIsrRequest
-	(*AdjustIsrForTable)(nil),                  // 113: sluice.fluss.AdjustIsrForTable
-	(*AdjustIsrForBucket)(nil),                 // 114: sluice.fluss.AdjustIsrForBucket
-	(*AdjustIsrResponse)(nil),                  // 115: sluice.fluss.AdjustIsrResponse
-	(*AdjustIsrResultForTable)(nil),            // 116: sluice.fluss.AdjustIsrResultForTable
-	(*AdjustIsrResultForBucket)(nil),           // 117: sluice.fluss.AdjustIsrResultForBucket
-	(*GetFileSystemSecurityTokenRequest)(nil),  // 118: sluice.fluss.GetFileSystemSecurityTokenRequest
-	(*GetFileSystemSecurityTokenResponse)(nil), // 119: sluice.fluss.GetFileSystemSecurityTokenResponse
-	(*AclInfo)(nil),                            // 120: sluice.fluss.AclInfo
-	(*AclFilter)(nil),                          // 121: sluice.fluss.AclFilter
-	(*ListAclsRequest)(nil),                    // 122: sluice.fluss.ListAclsRequest
-	(*ListAclsResponse)(nil),                   // 123: sluice.fluss.ListAclsResponse
-	(*CreateAclsRequest)(nil),                  // 124: sluice.fluss.CreateAclsRequest
-	(*CreateAclsResponse)(nil),                 // 125: sluice.fluss.CreateAclsResponse
-	(*CreateAclResult)(nil),                    // 126: sluice.fluss.CreateAclResult
-	(*DropAclsRequest)(nil),                    // 127: sluice.fluss.DropAclsRequest
-	(*DropAclsResponse)(nil),                   // 128: sluice.fluss.DropAclsResponse
-	(*DropAclsFilterResult)(nil),               // 129: sluice.fluss.DropAclsFilterResult
-	(*DropAclResult)(nil),                      // 130: sluice.fluss.DropAclResult
-	(*ServerTagRequest)(nil),                   // 131: sluice.fluss.ServerTagRequest
-	(*ServerTagResponse)(nil),                  // 132: sluice.fluss.ServerTagResponse
-	(*RebalanceRequest)(nil),                   // 133: sluice.fluss.RebalanceRequest
-	(*RebalanceResponse)(nil),                  // 134: sluice.fluss.RebalanceResponse
-	(*DescribeClusterConfigsRequest)(nil),      // 135: sluice.fluss.DescribeClusterConfigsRequest
-	(*DescribeClusterConfigsResponse)(nil),     // 136: sluice.fluss.DescribeClusterConfigsResponse
-	(*ListRebalanceProgressRequest)(nil),       // 137: sluice.fluss.ListRebalanceProgressRequest
-	(*ListRebalanceProgressResponse)(nil),      // 138: sluice.fluss.ListRebalanceProgressResponse
+	(*DescribeClusterConfigsRequest)(nil),      // 22: sluice.fluss.DescribeClusterConfigsRequest
+	(*DescribeClusterConfigsResponse)(nil),     // 23: sluice.fluss.DescribeClusterConfigsResponse
+	(*ClusterConfig)(nil),                      // 24: sluice.fluss.ClusterConfig
+	(*DatabaseExistsRequest)(nil),              // 25: sluice.fluss.DatabaseExistsRequest
+	(*DatabaseExistsResponse)(nil),             // 26: sluice.fluss.DatabaseExistsResponse
+	(*GetDatabaseInfoRequest)(nil),             // 27: sluice.fluss.GetDatabaseInfoRequest
+	(*GetDatabaseInfoResponse)(nil),            // 28: sluice.fluss.GetDatabaseInfoResponse
+	(*CreateTableRequest)(nil),                 // 29: sluice.fluss.CreateTableRequest
+	(*CreateTableResponse)(nil),                // 30: sluice.fluss.CreateTableResponse
+	(*DropTableRequest)(nil),                   // 31: sluice.fluss.DropTableRequest
+	(*DropTableResponse)(nil),                  // 32: sluice.fluss.DropTableResponse
+	(*AddColumn)(nil),                          // 33: sluice.fluss.AddColumn
+	(*AlterTableRequest)(nil),                  // 34: sluice.fluss.AlterTableRequest
+	(*AlterTableResponse)(nil),                 // 35: sluice.fluss.AlterTableResponse
+	(*GetTableInfoRequest)(nil),                // 36: sluice.fluss.GetTableInfoRequest
+	(*GetTableInfoResponse)(nil),               // 37: sluice.fluss.GetTableInfoResponse
+	(*ListTablesRequest)(nil),                  // 38: sluice.fluss.ListTablesRequest
+	(*ListTablesResponse)(nil),                 // 39: sluice.fluss.ListTablesResponse
+	(*TableExistsRequest)(nil),                 // 40: sluice.fluss.TableExistsRequest
+	(*TableExistsResponse)(nil),                // 41: sluice.fluss.TableExistsResponse
+	(*GetTableSchemaRequest)(nil),              // 42: sluice.fluss.GetTableSchemaRequest
+	(*GetTableSchemaResponse)(nil),             // 43: sluice.fluss.GetTableSchemaResponse
+	(*PartitionSpec)(nil),                      // 44: sluice.fluss.PartitionSpec
+	(*PartitionInfo)(nil),                      // 45: sluice.fluss.PartitionInfo
+	(*ListPartitionInfosRequest)(nil),          // 46: sluice.fluss.ListPartitionInfosRequest
+	(*ListPartitionInfosResponse)(nil),         // 47: sluice.fluss.ListPartitionInfosResponse
+	(*CreatePartitionRequest)(nil),             // 48: sluice.fluss.CreatePartitionRequest
+	(*CreatePartitionResponse)(nil),            // 49: sluice.fluss.CreatePartitionResponse
+	(*DropPartitionRequest)(nil),               // 50: sluice.fluss.DropPartitionRequest
+	(*DropPartitionResponse)(nil),              // 51: sluice.fluss.DropPartitionResponse
+	(*KvSnapshot)(nil),                         // 52: sluice.fluss.KvSnapshot
+	(*GetLatestKvSnapshotsRequest)(nil),        // 53: sluice.fluss.GetLatestKvSnapshotsRequest
+	(*GetLatestKvSnapshotsResponse)(nil),       // 54: sluice.fluss.GetLatestKvSnapshotsResponse
+	(*SnapshotFile)(nil),                       // 55: sluice.fluss.SnapshotFile
+	(*GetKvSnapshotMetadataRequest)(nil),       // 56: sluice.fluss.GetKvSnapshotMetadataRequest
+	(*GetKvSnapshotMetadataResponse)(nil),      // 57: sluice.fluss.GetKvSnapshotMetadataResponse
+	(*ListKvSnapshotsRequest)(nil),             // 58: sluice.fluss.ListKvSnapshotsRequest
+	(*ListKvSnapshotsResponse)(nil),            // 59: sluice.fluss.ListKvSnapshotsResponse
+	(*LeasedBucket)(nil),                       // 60: sluice.fluss.LeasedBucket
+	(*LeasedTable)(nil),                        // 61: sluice.fluss.LeasedTable
+	(*AcquireKvSnapshotLeaseRequest)(nil),      // 62: sluice.fluss.AcquireKvSnapshotLeaseRequest
+	(*AcquireKvSnapshotLeaseResponse)(nil),     // 63: sluice.fluss.AcquireKvSnapshotLeaseResponse
+	(*ReleaseKvSnapshotLeaseRequest)(nil),      // 64: sluice.fluss.ReleaseKvSnapshotLeaseRequest
+	(*ReleaseKvSnapshotLeaseResponse)(nil),     // 65: sluice.fluss.ReleaseKvSnapshotLeaseResponse
+	(*DropKvSnapshotLeaseRequest)(nil),         // 66: sluice.fluss.DropKvSnapshotLeaseRequest
+	(*DropKvSnapshotLeaseResponse)(nil),        // 67: sluice.fluss.DropKvSnapshotLeaseResponse
+	(*GetLakeSnapshotRequest)(nil),             // 68: sluice.fluss.GetLakeSnapshotRequest
+	(*LakeSnapshotForBucket)(nil),              // 69: sluice.fluss.LakeSnapshotForBucket
+	(*GetLakeSnapshotResponse)(nil),            // 70: sluice.fluss.GetLakeSnapshotResponse
+	(*LakeTieringHeartbeatRequest)(nil),        // 71: sluice.fluss.LakeTieringHeartbeatRequest
+	(*LakeTieringHeartbeatResponse)(nil),       // 72: sluice.fluss.LakeTieringHeartbeatResponse
+	(*LookupRequest)(nil),                      // 73: sluice.fluss.LookupRequest
+	(*LookupForBucket)(nil),                    // 74: sluice.fluss.LookupForBucket
+	(*LookupResponse)(nil),                     // 75: sluice.fluss.LookupResponse
+	(*LookupResultForBucket)(nil),              // 76: sluice.fluss.LookupResultForBucket
+	(*LookupValue)(nil),                        // 77: sluice.fluss.LookupValue
+	(*PrefixLookupRequest)(nil),                // 78: sluice.fluss.PrefixLookupRequest
+	(*PrefixLookupResponse)(nil),               // 79: sluice.fluss.PrefixLookupResponse
+	(*PrefixLookupResultForBucket)(nil),        // 80: sluice.fluss.PrefixLookupResultForBucket
+	(*ValueList)(nil),                          // 81: sluice.fluss.ValueList
+	(*LimitScanRequest)(nil),                   // 82: sluice.fluss.LimitScanRequest
+	(*LimitScanResponse)(nil),                  // 83: sluice.fluss.LimitScanResponse
+	(*ListOffsetsRequest)(nil),                 // 84: sluice.fluss.ListOffsetsRequest
+	(*ListOffsetsResponse)(nil),                // 85: sluice.fluss.ListOffsetsResponse
+	(*OffsetForBucket)(nil),                    // 86: sluice.fluss.OffsetForBucket
+	(*GetTableStatsRequest)(nil),               // 87: sluice.fluss.GetTableStatsRequest
+	(*StatsForBucket)(nil),                     // 88: sluice.fluss.StatsForBucket
+	(*GetTableStatsResponse)(nil),              // 89: sluice.fluss.GetTableStatsResponse
+	(*StatsResultForBucket)(nil),               // 90: sluice.fluss.StatsResultForBucket
+	(*InitWriterRequest)(nil),                  // 91: sluice.fluss.InitWriterRequest
+	(*InitWriterResponse)(nil),                 // 92: sluice.fluss.InitWriterResponse
+	(*PutKvRequest)(nil),                       // 93: sluice.fluss.PutKvRequest
+	(*PutKvForBucket)(nil),                     // 94: sluice.fluss.PutKvForBucket
+	(*PutKvResponse)(nil),                      // 95: sluice.fluss.PutKvResponse
+	(*PutKvResultForBucket)(nil),               // 96: sluice.fluss.PutKvResultForBucket
+	(*FetchLogRequest)(nil),                    // 97: sluice.fluss.FetchLogRequest
+	(*FetchLogForTable)(nil),                   // 98: sluice.fluss.FetchLogForTable
+	(*FetchLogForBucket)(nil),                  // 99: sluice.fluss.FetchLogForBucket
+	(*FetchLogResponse)(nil),                   // 100: sluice.fluss.FetchLogResponse
+	(*FetchLogResultForTable)(nil),             // 101: sluice.fluss.FetchLogResultForTable
+	(*FetchLogResultForBucket)(nil),            // 102: sluice.fluss.FetchLogResultForBucket
+	(*RemoteLogFetchInfo)(nil),                 // 103: sluice.fluss.RemoteLogFetchInfo
+	(*CommitKvSnapshotRequest)(nil),            // 104: sluice.fluss.CommitKvSnapshotRequest
+	(*CommitKvSnapshotResponse)(nil),           // 105: sluice.fluss.CommitKvSnapshotResponse
+	(*NotifyKvSnapshotOffsetRequest)(nil),      // 106: sluice.fluss.NotifyKvSnapshotOffsetRequest
+	(*NotifyKvSnapshotOffsetResponse)(nil),     // 107: sluice.fluss.NotifyKvSnapshotOffsetResponse
+	(*NotifyLeaderAndIsrRequest)(nil),          // 108: sluice.fluss.NotifyLeaderAndIsrRequest
+	(*LeaderAndIsrForBucket)(nil),              // 109: sluice.fluss.LeaderAndIsrForBucket
+	(*NotifyLeaderAndIsrResponse)(nil),         // 110: sluice.fluss.NotifyLeaderAndIsrResponse
+	(*ResultForBucket)(nil),                    // 111: sluice.fluss.ResultForBucket
+	(*StopReplicaRequest)(nil),                 // 112: sluice.fluss.StopReplicaRequest
+	(*StopReplicaForBucket)(nil),               // 113: sluice.fluss.StopReplicaForBucket
+	(*StopReplicaResponse)(nil),                // 114: sluice.fluss.StopReplicaResponse
+	(*AdjustIsrRequest)(nil),                   // 115: sluice.fluss.AdjustIsrRequest
+	(*AdjustIsrForTable)(nil),                  // 116: sluice.fluss.AdjustIsrForTable
+	(*AdjustIsrForBucket)(nil),                 // 117: sluice.fluss.AdjustIsrForBucket
+	(*AdjustIsrResponse)(nil),                  // 118: sluice.fluss.AdjustIsrResponse
+	(*AdjustIsrResultForTable)(nil),            // 119: sluice.fluss.AdjustIsrResultForTable
+	(*AdjustIsrResultForBucket)(nil),           // 120: sluice.fluss.AdjustIsrResultForBucket
+	(*GetFileSystemSecurityTokenRequest)(nil),  // 121: sluice.fluss.GetFileSystemSecurityTokenRequest
+	(*GetFileSystemSecurityTokenResponse)(nil), // 122: sluice.fluss.GetFileSystemSecurityTokenResponse
+	(*AclInfo)(nil),                            // 123: sluice.fluss.AclInfo
+	(*AclFilter)(nil),                          // 124: sluice.fluss.AclFilter
+	(*ListAclsRequest)(nil),                    // 125: sluice.fluss.ListAclsRequest
+	(*ListAclsResponse)(nil),                   // 126: sluice.fluss.ListAclsResponse
+	(*CreateAclsRequest)(nil),                  // 127: sluice.fluss.CreateAclsRequest
+	(*CreateAclsResponse)(nil),                 // 128: sluice.fluss.CreateAclsResponse
+	(*CreateAclResult)(nil),                    // 129: sluice.fluss.CreateAclResult
+	(*DropAclsRequest)(nil),                    // 130: sluice.fluss.DropAclsRequest
+	(*DropAclsResponse)(nil),                   // 131: sluice.fluss.DropAclsResponse
+	(*DropAclsFilterResult)(nil),               // 132: sluice.fluss.DropAclsFilterResult
+	(*DropAclResult)(nil),                      // 133: sluice.fluss.DropAclResult
+	(*ServerTagRequest)(nil),                   // 134: sluice.fluss.ServerTagRequest
+	(*ServerTagResponse)(nil),                  // 135: sluice.fluss.ServerTagResponse
+	(*RebalanceRequest)(nil),                   // 136: sluice.fluss.RebalanceRequest
+	(*RebalanceResponse)(nil),                  // 137: sluice.fluss.RebalanceResponse
+	(*ListRebalanceProgressRequest)(nil),       // 138: sluice.fluss.ListRebalanceProgressRequest
+	(*ListRebalanceProgressResponse)(nil),      // 139: sluice.fluss.ListRebalanceProgressResponse
 }
 var file_fluss_proto_depIdxs = []int32{
 	2,   // 0: sluice.fluss.ApiVersionsResponse.api_versions:type_name -> sluice.fluss.ApiVersion
@@ -8333,76 +8410,77 @@ var file_fluss_proto_depIdxs = []int32{
 	10,  // 7: sluice.fluss.MetadataResponse.tablet_servers:type_name -> sluice.fluss.ServerNode
 	12,  // 8: sluice.fluss.MetadataResponse.table_metadata:type_name -> sluice.fluss.TableMetadata
 	13,  // 9: sluice.fluss.MetadataResponse.partition_metadata:type_name -> sluice.fluss.PartitionMetadata
-	6,   // 10: sluice.fluss.CreateTableRequest.table_path:type_name -> sluice.fluss.TablePath
-	6,   // 11: sluice.fluss.DropTableRequest.table_path:type_name -> sluice.fluss.TablePath
-	6,   // 12: sluice.fluss.AlterTableRequest.table_path:type_name -> sluice.fluss.TablePath
-	30,  // 13: sluice.fluss.AlterTableRequest.add_columns:type_name -> sluice.fluss.AddColumn
-	6,   // 14: sluice.fluss.GetTableInfoRequest.table_path:type_name -> sluice.fluss.TablePath
-	6,   // 15: sluice.fluss.TableExistsRequest.table_path:type_name -> sluice.fluss.TablePath
-	6,   // 16: sluice.fluss.GetTableSchemaRequest.table_path:type_name -> sluice.fluss.TablePath
-	9,   // 17: sluice.fluss.PartitionSpec.partition_key_values:type_name -> sluice.fluss.KeyValue
-	41,  // 18: sluice.fluss.PartitionInfo.partition_spec:type_name -> sluice.fluss.PartitionSpec
-	6,   // 19: sluice.fluss.ListPartitionInfosRequest.table_path:type_name -> sluice.fluss.TablePath
-	41,  // 20: sluice.fluss.ListPartitionInfosRequest.partial_partition_spec:type_name -> sluice.fluss.PartitionSpec
-	42,  // 21: sluice.fluss.ListPartitionInfosResponse.partitions_info:type_name -> sluice.fluss.PartitionInfo
-	6,   // 22: sluice.fluss.CreatePartitionRequest.table_path:type_name -> sluice.fluss.TablePath
-	41,  // 23: sluice.fluss.CreatePartitionRequest.partition_spec:type_name -> sluice.fluss.PartitionSpec
-	6,   // 24: sluice.fluss.DropPartitionRequest.table_path:type_name -> sluice.fluss.TablePath
-	41,  // 25: sluice.fluss.DropPartitionRequest.partition_spec:type_name -> sluice.fluss.PartitionSpec
-	6,   // 26: sluice.fluss.GetLatestKvSnapshotsRequest.table_path:type_name -> sluice.fluss.TablePath
-	49,  // 27: sluice.fluss.GetLatestKvSnapshotsResponse.latest_snapshots:type_name -> sluice.fluss.KvSnapshot
-	52,  // 28: sluice.fluss.GetKvSnapshotMetadataResponse.snapshot_files:type_name -> sluice.fluss.SnapshotFile
-	49,  // 29: sluice.fluss.ListKvSnapshotsResponse.active_snapshots:type_name -> sluice.fluss.KvSnapshot
-	57,  // 30: sluice.fluss.LeasedTable.bucket_snapshots:type_name -> sluice.fluss.LeasedBucket
-	58,  // 31: sluice.fluss.AcquireKvSnapshotLeaseRequest.snapshots_to_lease:type_name -> sluice.fluss.LeasedTable
-	58,  // 32: sluice.fluss.AcquireKvSnapshotLeaseResponse.unavailable_snapshots:type_name -> sluice.fluss.LeasedTable
-	8,   // 33: sluice.fluss.ReleaseKvSnapshotLeaseRequest.buckets_to_release:type_name -> sluice.fluss.TableBucket
-	6,   // 34: sluice.fluss.GetLakeSnapshotRequest.table_path:type_name -> sluice.fluss.TablePath
-	66,  // 35: sluice.fluss.GetLakeSnapshotResponse.bucket_snapshots:type_name -> sluice.fluss.LakeSnapshotForBucket
-	71,  // 36: sluice.fluss.LookupRequest.buckets_req:type_name -> sluice.fluss.LookupForBucket
-	73,  // 37: sluice.fluss.LookupResponse.buckets_resp:type_name -> sluice.fluss.LookupResultForBucket
-	74,  // 38: sluice.fluss.LookupResultForBucket.values:type_name -> sluice.fluss.LookupValue
-	71,  // 39: sluice.fluss.PrefixLookupRequest.buckets_req:type_name -> sluice.fluss.LookupForBucket
-	77,  // 40: sluice.fluss.PrefixLookupResponse.buckets_resp:type_name -> sluice.fluss.PrefixLookupResultForBucket
-	78,  // 41: sluice.fluss.PrefixLookupResultForBucket.value_lists:type_name -> sluice.fluss.ValueList
-	83,  // 42: sluice.fluss.ListOffsetsResponse.buckets_resp:type_name -> sluice.fluss.OffsetForBucket
-	85,  // 43: sluice.fluss.GetTableStatsRequest.buckets_req:type_name -> sluice.fluss.StatsForBucket
-	87,  // 44: sluice.fluss.GetTableStatsResponse.buckets_resp:type_name -> sluice.fluss.StatsResultForBucket
-	6,   // 45: sluice.fluss.InitWriterRequest.table_path:type_name -> sluice.fluss.TablePath
-	91,  // 46: sluice.fluss.PutKvRequest.buckets_req:type_name -> sluice.fluss.PutKvForBucket
-	93,  // 47: sluice.fluss.PutKvResponse.buckets_resp:type_name -> sluice.fluss.PutKvResultForBucket
-	95,  // 48: sluice.fluss.FetchLogRequest.tables_req:type_name -> sluice.fluss.FetchLogForTable
-	96,  // 49: sluice.fluss.FetchLogForTable.buckets_req:type_name -> sluice.fluss.FetchLogForBucket
-	98,  // 50: sluice.fluss.FetchLogResponse.tables_resp:type_name -> sluice.fluss.FetchLogResultForTable
-	99,  // 51: sluice.fluss.FetchLogResultForTable.buckets_resp:type_name -> sluice.fluss.FetchLogResultForBucket
-	100, // 52: sluice.fluss.FetchLogResultForBucket.remote_log_fetch_info:type_name -> sluice.fluss.RemoteLogFetchInfo
-	106, // 53: sluice.fluss.NotifyLeaderAndIsrRequest.notify_buckets_leader_req:type_name -> sluice.fluss.LeaderAndIsrForBucket
-	7,   // 54: sluice.fluss.LeaderAndIsrForBucket.physical_table_path:type_name -> sluice.fluss.PhysicalTablePath
-	8,   // 55: sluice.fluss.LeaderAndIsrForBucket.table_bucket:type_name -> sluice.fluss.TableBucket
-	108, // 56: sluice.fluss.NotifyLeaderAndIsrResponse.notify_buckets_leader_resp:type_name -> sluice.fluss.ResultForBucket
-	8,   // 57: sluice.fluss.ResultForBucket.table_bucket:type_name -> sluice.fluss.TableBucket
-	110, // 58: sluice.fluss.StopReplicaRequest.stop_replicas_req:type_name -> sluice.fluss.StopReplicaForBucket
-	8,   // 59: sluice.fluss.StopReplicaForBucket.table_bucket:type_name -> sluice.fluss.TableBucket
-	108, // 60: sluice.fluss.StopReplicaResponse.stop_replicas_resp:type_name -> sluice.fluss.ResultForBucket
-	113, // 61: sluice.fluss.AdjustIsrRequest.tables_req:type_name -> sluice.fluss.AdjustIsrForTable
-	114, // 62: sluice.fluss.AdjustIsrForTable.buckets_req:type_name -> sluice.fluss.AdjustIsrForBucket
-	116, // 63: sluice.fluss.AdjustIsrResponse.tables_resp:type_name -> sluice.fluss.AdjustIsrResultForTable
-	117, // 64: sluice.fluss.AdjustIsrResultForTable.buckets_resp:type_name -> sluice.fluss.AdjustIsrResultForBucket
-	9,   // 65: sluice.fluss.GetFileSystemSecurityTokenResponse.addition_info:type_name -> sluice.fluss.KeyValue
-	121, // 66: sluice.fluss.ListAclsRequest.acl_filter:type_name -> sluice.fluss.AclFilter
-	120, // 67: sluice.fluss.ListAclsResponse.acl:type_name -> sluice.fluss.AclInfo
-	120, // 68: sluice.fluss.CreateAclsRequest.acl:type_name -> sluice.fluss.AclInfo
-	126, // 69: sluice.fluss.CreateAclsResponse.acl_res:type_name -> sluice.fluss.CreateAclResult
-	120, // 70: sluice.fluss.CreateAclResult.acl:type_name -> sluice.fluss.AclInfo
-	121, // 71: sluice.fluss.DropAclsRequest.acl_filter:type_name -> sluice.fluss.AclFilter
-	129, // 72: sluice.fluss.DropAclsResponse.filter_results:type_name -> sluice.fluss.DropAclsFilterResult
-	130, // 73: sluice.fluss.DropAclsFilterResult.matching_acls:type_name -> sluice.fluss.DropAclResult
-	120, // 74: sluice.fluss.DropAclResult.acl:type_name -> sluice.fluss.AclInfo
-	75,  // [75:75] is the sub-list for method output_type
-	75,  // [75:75] is the sub-list for method input_type
-	75,  // [75:75] is the sub-list for extension type_name
-	75,  // [75:75] is the sub-list for extension extendee
-	0,   // [0:75] is the sub-list for field type_name
+	24,  // 10: sluice.fluss.DescribeClusterConfigsResponse.configs:type_name -> sluice.fluss.ClusterConfig
+	6,   // 11: sluice.fluss.CreateTableRequest.table_path:type_name -> sluice.fluss.TablePath
+	6,   // 12: sluice.fluss.DropTableRequest.table_path:type_name -> sluice.fluss.TablePath
+	6,   // 13: sluice.fluss.AlterTableRequest.table_path:type_name -> sluice.fluss.TablePath
+	33,  // 14: sluice.fluss.AlterTableRequest.add_columns:type_name -> sluice.fluss.AddColumn
+	6,   // 15: sluice.fluss.GetTableInfoRequest.table_path:type_name -> sluice.fluss.TablePath
+	6,   // 16: sluice.fluss.TableExistsRequest.table_path:type_name -> sluice.fluss.TablePath
+	6,   // 17: sluice.fluss.GetTableSchemaRequest.table_path:type_name -> sluice.fluss.TablePath
+	9,   // 18: sluice.fluss.PartitionSpec.partition_key_values:type_name -> sluice.fluss.KeyValue
+	44,  // 19: sluice.fluss.PartitionInfo.partition_spec:type_name -> sluice.fluss.PartitionSpec
+	6,   // 20: sluice.fluss.ListPartitionInfosRequest.table_path:type_name -> sluice.fluss.TablePath
+	44,  // 21: sluice.fluss.ListPartitionInfosRequest.partial_partition_spec:type_name -> sluice.fluss.PartitionSpec
+	45,  // 22: sluice.fluss.ListPartitionInfosResponse.partitions_info:type_name -> sluice.fluss.PartitionInfo
+	6,   // 23: sluice.fluss.CreatePartitionRequest.table_path:type_name -> sluice.fluss.TablePath
+	44,  // 24: sluice.fluss.CreatePartitionRequest.partition_spec:type_name -> sluice.fluss.PartitionSpec
+	6,   // 25: sluice.fluss.DropPartitionRequest.table_path:type_name -> sluice.fluss.TablePath
+	44,  // 26: sluice.fluss.DropPartitionRequest.partition_spec:type_name -> sluice.fluss.PartitionSpec
+	6,   // 27: sluice.fluss.GetLatestKvSnapshotsRequest.table_path:type_name -> sluice.fluss.TablePath
+	52,  // 28: sluice.fluss.GetLatestKvSnapshotsResponse.latest_snapshots:type_name -> sluice.fluss.KvSnapshot
+	55,  // 29: sluice.fluss.GetKvSnapshotMetadataResponse.snapshot_files:type_name -> sluice.fluss.SnapshotFile
+	52,  // 30: sluice.fluss.ListKvSnapshotsResponse.active_snapshots:type_name -> sluice.fluss.KvSnapshot
+	60,  // 31: sluice.fluss.LeasedTable.bucket_snapshots:type_name -> sluice.fluss.LeasedBucket
+	61,  // 32: sluice.fluss.AcquireKvSnapshotLeaseRequest.snapshots_to_lease:type_name -> sluice.fluss.LeasedTable
+	61,  // 33: sluice.fluss.AcquireKvSnapshotLeaseResponse.unavailable_snapshots:type_name -> sluice.fluss.LeasedTable
+	8,   // 34: sluice.fluss.ReleaseKvSnapshotLeaseRequest.buckets_to_release:type_name -> sluice.fluss.TableBucket
+	6,   // 35: sluice.fluss.GetLakeSnapshotRequest.table_path:type_name -> sluice.fluss.TablePath
+	69,  // 36: sluice.fluss.GetLakeSnapshotResponse.bucket_snapshots:type_name -> sluice.fluss.LakeSnapshotForBucket
+	74,  // 37: sluice.fluss.LookupRequest.buckets_req:type_name -> sluice.fluss.LookupForBucket
+	76,  // 38: sluice.fluss.LookupResponse.buckets_resp:type_name -> sluice.fluss.LookupResultForBucket
+	77,  // 39: sluice.fluss.LookupResultForBucket.values:type_name -> sluice.fluss.LookupValue
+	74,  // 40: sluice.fluss.PrefixLookupRequest.buckets_req:type_name -> sluice.fluss.LookupForBucket
+	80,  // 41: sluice.fluss.PrefixLookupResponse.buckets_resp:type_name -> sluice.fluss.PrefixLookupResultForBucket
+	81,  // 42: sluice.fluss.PrefixLookupResultForBucket.value_lists:type_name -> sluice.fluss.ValueList
+	86,  // 43: sluice.fluss.ListOffsetsResponse.buckets_resp:type_name -> sluice.fluss.OffsetForBucket
+	88,  // 44: sluice.fluss.GetTableStatsRequest.buckets_req:type_name -> sluice.fluss.StatsForBucket
+	90,  // 45: sluice.fluss.GetTableStatsResponse.buckets_resp:type_name -> sluice.fluss.StatsResultForBucket
+	6,   // 46: sluice.fluss.InitWriterRequest.table_path:type_name -> sluice.fluss.TablePath
+	94,  // 47: sluice.fluss.PutKvRequest.buckets_req:type_name -> sluice.fluss.PutKvForBucket
+	96,  // 48: sluice.fluss.PutKvResponse.buckets_resp:type_name -> sluice.fluss.PutKvResultForBucket
+	98,  // 49: sluice.fluss.FetchLogRequest.tables_req:type_name -> sluice.fluss.FetchLogForTable
+	99,  // 50: sluice.fluss.FetchLogForTable.buckets_req:type_name -> sluice.fluss.FetchLogForBucket
+	101, // 51: sluice.fluss.FetchLogResponse.tables_resp:type_name -> sluice.fluss.FetchLogResultForTable
+	102, // 52: sluice.fluss.FetchLogResultForTable.buckets_resp:type_name -> sluice.fluss.FetchLogResultForBucket
+	103, // 53: sluice.fluss.FetchLogResultForBucket.remote_log_fetch_info:type_name -> sluice.fluss.RemoteLogFetchInfo
+	109, // 54: sluice.fluss.NotifyLeaderAndIsrRequest.notify_buckets_leader_req:type_name -> sluice.fluss.LeaderAndIsrForBucket
+	7,   // 55: sluice.fluss.LeaderAndIsrForBucket.physical_table_path:type_name -> sluice.fluss.PhysicalTablePath
+	8,   // 56: sluice.fluss.LeaderAndIsrForBucket.table_bucket:type_name -> sluice.fluss.TableBucket
+	111, // 57: sluice.fluss.NotifyLeaderAndIsrResponse.notify_buckets_leader_resp:type_name -> sluice.fluss.ResultForBucket
+	8,   // 58: sluice.fluss.ResultForBucket.table_bucket:type_name -> sluice.fluss.TableBucket
+	113, // 59: sluice.fluss.StopReplicaRequest.stop_replicas_req:type_name -> sluice.fluss.StopReplicaForBucket
+	8,   // 60: sluice.fluss.StopReplicaForBucket.table_bucket:type_name -> sluice.fluss.TableBucket
+	111, // 61: sluice.fluss.StopReplicaResponse.stop_replicas_resp:type_name -> sluice.fluss.ResultForBucket
+	116, // 62: sluice.fluss.AdjustIsrRequest.tables_req:type_name -> sluice.fluss.AdjustIsrForTable
+	117, // 63: sluice.fluss.AdjustIsrForTable.buckets_req:type_name -> sluice.fluss.AdjustIsrForBucket
+	119, // 64: sluice.fluss.AdjustIsrResponse.tables_resp:type_name -> sluice.fluss.AdjustIsrResultForTable
+	120, // 65: sluice.fluss.AdjustIsrResultForTable.buckets_resp:type_name -> sluice.fluss.AdjustIsrResultForBucket
+	9,   // 66: sluice.fluss.GetFileSystemSecurityTokenResponse.addition_info:type_name -> sluice.fluss.KeyValue
+	124, // 67: sluice.fluss.ListAclsRequest.acl_filter:type_name -> sluice.fluss.AclFilter
+	123, // 68: sluice.fluss.ListAclsResponse.acl:type_name -> sluice.fluss.AclInfo
+	123, // 69: sluice.fluss.CreateAclsRequest.acl:type_name -> sluice.fluss.AclInfo
+	129, // 70: sluice.fluss.CreateAclsResponse.acl_res:type_name -> sluice.fluss.CreateAclResult
+	123, // 71: sluice.fluss.CreateAclResult.acl:type_name -> sluice.fluss.AclInfo
+	124, // 72: sluice.fluss.DropAclsRequest.acl_filter:type_name -> sluice.fluss.AclFilter
+	132, // 73: sluice.fluss.DropAclsResponse.filter_results:type_name -> sluice.fluss.DropAclsFilterResult
+	133, // 74: sluice.fluss.DropAclsFilterResult.matching_acls:type_name -> sluice.fluss.DropAclResult
+	123, // 75: sluice.fluss.DropAclResult.acl:type_name -> sluice.fluss.AclInfo
+	76,  // [76:76] is the sub-list for method output_type
+	76,  // [76:76] is the sub-list for method input_type
+	76,  // [76:76] is the sub-list for extension type_name
+	76,  // [76:76] is the sub-list for extension extendee
+	0,   // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_fluss_proto_init() }
@@ -8416,7 +8494,7 @@ func file_fluss_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fluss_proto_rawDesc), len(file_fluss_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   139,
+			NumMessages:   140,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

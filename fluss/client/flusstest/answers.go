@@ -39,11 +39,22 @@ func (c *Cluster) answer(r *Request) (proto.Message, error) {
 	return nil, Refuse(client.CodeUnknownServerError, "flusstest has no handler for %s: set one with Handle", r.API)
 }
 
+// settings is the configuration of the servers, with what no client should see.
+func (s *state) settings() *flusspb.DescribeClusterConfigsResponse {
+	out := &flusspb.DescribeClusterConfigsResponse{}
+	for key, value := range s.opts.Settings {
+		out.Configs = append(out.Configs, &flusspb.ClusterConfig{ConfigKey: &key, ConfigValue: &value, ConfigSource: proto.String("INITIAL_SERVER_CONFIG")})
+	}
+	return out
+}
+
 // definitions answers what is about databases and tables.
 func (s *state) definitions(r *Request) (proto.Message, error) {
 	switch m := r.Message.(type) {
 	case *flusspb.ListDatabasesRequest:
 		return &flusspb.ListDatabasesResponse{DatabaseName: slices.Collect(maps.Keys(s.databases))}, nil
+	case *flusspb.DescribeClusterConfigsRequest:
+		return s.settings(), nil
 	case *flusspb.DatabaseExistsRequest:
 		_, ok := s.databases[m.GetDatabaseName()]
 		return &flusspb.DatabaseExistsResponse{Exists: &ok}, nil
@@ -368,8 +379,6 @@ func (s *state) aclCalls(r *Request) (proto.Message, error) {
 		}
 	}
 	switch m := r.Message.(type) {
-	case *flusspb.DescribeClusterConfigsRequest:
-		return &flusspb.DescribeClusterConfigsResponse{}, nil
 	case *flusspb.ListAclsRequest:
 		resp := &flusspb.ListAclsResponse{}
 		for _, a := range s.acls {

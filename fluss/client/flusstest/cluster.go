@@ -38,6 +38,9 @@ type Options struct {
 	// Authorizer lets access rules be kept; they are not enforced.
 	Authorizer bool
 
+	// Settings is what the servers say of their configuration.
+	Settings map[string]string
+
 	// Restore reads a committed snapshot for a new leader: the stored values by key.
 	// An error makes the leader start empty, as a real one does. nil restores nothing.
 	Restore func(*snapshot.Metadata) (map[string][]byte, error)

@@ -52,6 +52,7 @@ final class Cluster {
   private static Object locations(JsonNode request) throws Exception {
     TableInfo info = Oracle.admin.getTableInfo(Oracle.path(request)).get();
     MetadataUpdater updater = ((FlussConnection) Oracle.connection).getMetadataUpdater();
+    updater.updateTableOrPartitionMetadata(info.getTablePath(), null); // it knows no partitions of unknown tables
     List<Object> answer = new ArrayList<>();
     for (Tables.Part part : Tables.parts(request, info)) {
       updater.updateTableOrPartitionMetadata(info.getTablePath(), part.id());

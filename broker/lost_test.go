@@ -1,0 +1,103 @@
+package broker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fluss-sluice/sluice/broker/target"
+	"github.com/fluss-sluice/sluice/broker/target/directory"
+	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/session"
+)
+
+// stuck is a driver whose publication fails, and that gives loads up.
+type stuck struct {
+	*directory.Driver
+	err     error
+	givenUp int
+}
+
+func (d *stuck) Publish(ctx context.Context, s session.Session) error {
+	if d.err != nil {
+		return d.err
+	}
+	return d.Driver.Publish(ctx, s)
+}
+
+func (d *stuck) GiveUp(context.Context, session.Session) (string, error) {
+	d.givenUp++
+	return "buckets [0] serve the load's rows, buckets [1 2] do not", nil
+}
+
+func openStuck(t *testing.T, err error) (*world, *stuck) {
+	w := open(t)
+	w.table("places")
+	d := &stuck{Driver: w.driver, err: err}
+	w.config.Driver = d
+	w.reopen()
+	return w, d
+}
+
+func TestADecidedLoadWhoseTargetIsGoneEnds(t *testing.T) {
+	w, _ := openStuck(t, &target.Lost{Abort: session.Abort{Reason: session.AbortTargetGone, Message: "it was dropped"}})
+	s := w.begin("one")
+	m := w.build(s, 30).store()
+	if _, err := w.Commit(ctx, alice, s.ID, s.Epoch, &m); !errors.Is(err, session.ErrEnded) || !strings.Contains(err.Error(), "it was dropped") {
+		t.Fatalf("commit: %v", err)
+	}
+	if _, err := w.Commit(ctx, alice, s.ID, s.Epoch, &m); !errors.Is(err, session.ErrEnded) || !strings.Contains(err.Error(), "TARGET_GONE") {
+		t.Errorf("commit again: %v", err)
+	}
+	got := w.state(s.ID)
+	if got.State != session.StateAborted || got.AbortInfo.Reason != session.AbortTargetGone || got.ResultExpires == nil {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAStuckLoadIsGivenUpByAnOperator(t *testing.T) {
+	w, d := openStuck(t, target.ErrStuck)
+	s := w.begin("one")
+	if _, err := w.GiveUp(ctx, bob, s.ID, s.Epoch); !errors.Is(err, session.ErrWrongState) {
+		t.Errorf("before the decision: %v", err)
+	}
+	m := w.build(s, 30).store()
+	if _, err := w.Commit(ctx, alice, s.ID, s.Epoch, &m); !errors.Is(err, target.ErrStuck) {
+		t.Fatalf("commit: %v", err)
+	}
+	if _, err := w.Abort(ctx, alice, s.ID, s.Epoch); !errors.Is(err, session.ErrWrongState) {
+		t.Errorf("an ordinary abort: %v", err)
+	}
+	if _, err := w.GiveUp(ctx, bob, s.ID, s.Epoch+1); !errors.Is(err, session.ErrStaleEpoch) {
+		t.Errorf("another epoch: %v", err)
+	}
+	w.rules = func(in policy.Input) policy.Decision {
+		return policy.Decision{Allow: in.Action != policy.ActionAbort || len(in.Request.Ops) == 0, Rule: "no giving up"}
+	}
+	if _, err := w.GiveUp(ctx, alice, s.ID, s.Epoch); !errors.Is(err, policy.ErrDenied) || d.givenUp != 0 {
+		t.Errorf("without the right: %v", err)
+	}
+	w.rules = allowAll
+	for range 2 {
+		got, err := w.GiveUp(ctx, bob, s.ID, s.Epoch)
+		if err != nil || got.State != session.StateAborted || got.AbortInfo.Reason != session.AbortGivenUp || !strings.Contains(got.AbortInfo.Message, "buckets [0] serve") {
+			t.Fatalf("%+v, %v", got, err)
+		}
+	}
+	if d.givenUp != 1 {
+		t.Errorf("given up %d times", d.givenUp)
+	}
+	if _, err := w.Commit(ctx, alice, s.ID, s.Epoch, &m); !errors.Is(err, session.ErrEnded) || !strings.Contains(err.Error(), "GIVEN_UP") {
+		t.Errorf("commit afterwards: %v", err)
+	}
+}
+
+func TestAWarehouseHasNothingToGiveUp(t *testing.T) {
+	w := open(t)
+	w.table("places")
+	s := w.committed(30)
+	if _, err := w.GiveUp(ctx, alice, s.ID, s.Epoch); !errors.Is(err, ErrUnsupported) {
+		t.Error(err)
+	}
+}
