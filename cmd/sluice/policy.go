@@ -27,6 +27,7 @@ A policy directory holds Rego rules (*.rego), their tests (*_test.rego) and data
 (data.json, data.yaml); docs/policy.md describes it. Nothing here needs a server.`,
 	}
 	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g))
+	c.AddCommand(newPolicyGate(g), newPolicyDiff(g), newPolicyBench(g), newPolicySchemas(g))
 	return c
 }
 
