@@ -28,6 +28,7 @@ A policy directory holds Rego rules (*.rego), their tests (*_test.rego) and data
 	}
 	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g),
 		newPolicyReplay(g), newPolicyExplain(g), newPolicyWhoCan(g), newPolicyWhatCan(g))
+	c.AddCommand(newPolicyGate(g), newPolicyDiff(g), newPolicyBench(g), newPolicySchemas(g))
 	return c
 }
 
