@@ -254,7 +254,7 @@ func (e *policyEditor) open(ctx context.Context, dir string, files []string) err
 		}
 	}
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("editor %q: %w", e.command, err)
+		return fmt.Errorf("editor %q: %v", e.command, err) // its exit code is not ours
 	}
 	return nil
 }
