@@ -236,8 +236,12 @@ func (s *Server) withdrawPolicy(w http.ResponseWriter, r *http.Request, c broker
 }
 
 func (s *Server) rollbackPolicy(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
+	active, err := ifMatch(r)
+	if err != nil {
+		return err
+	}
 	return s.reasoned(w, r, func(req v1.PolicyReason) (revision.State, error) {
-		return s.broker.RollbackPolicy(r.Context(), c, req.To, req.Reason)
+		return s.broker.RollbackPolicy(r.Context(), c, lifecycle.Return{To: req.To, Active: active, Reason: req.Reason})
 	})
 }
 

@@ -191,9 +191,11 @@ func (b *Broker) WithdrawPolicy(ctx context.Context, c Caller, id, reason string
 
 // RollbackPolicy puts the revision before in force again, or the one named. Operation
 // "rollback".
-func (b *Broker) RollbackPolicy(ctx context.Context, c Caller, to, reason string) (revision.State, error) {
-	return b.changePolicy(ctx, c, opPolicyRollback, to, func(m *lifecycle.Manager, id string) (revision.State, error) {
-		return m.Rollback(ctx, id, personOf(c.Principal), reason)
+func (b *Broker) RollbackPolicy(ctx context.Context, c Caller, r lifecycle.Return) (revision.State, error) {
+	r.By = personOf(c.Principal)
+	return b.changePolicy(ctx, c, opPolicyRollback, r.To, func(m *lifecycle.Manager, id string) (revision.State, error) {
+		r.To = id
+		return m.Rollback(ctx, r)
 	})
 }
 

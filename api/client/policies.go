@@ -102,11 +102,13 @@ func (c *Client) WithdrawPolicy(ctx context.Context, id, reason string) (*v1.Pol
 }
 
 // RollbackPolicy puts the revision before in force again, or the one named in to, which
-// was in force before. Only the latter is repeated: the former twice undoes itself.
-func (c *Client) RollbackPolicy(ctx context.Context, to, reason string) (*v1.PolicyState, error) {
+// was in force before. With ifActive, the id of a revision, that one is left and no other:
+// it fails with v1.CodePolicyChanged when something else is in force that is not what
+// it would go back to. Only such a roll back is repeated: twice without undoes itself.
+func (c *Client) RollbackPolicy(ctx context.Context, to, ifActive, reason string) (*v1.PolicyState, error) {
 	out := new(v1.PolicyState)
 	return out, c.do(ctx, call{method: http.MethodPost, path: "/v1/policies/rollback", in: v1.PolicyReason{Reason: reason, To: to}, out: out,
-		repeat: to != ""})
+		ifMatch: ifActive, repeat: ifActive != ""})
 }
 
 // EditPolicyData edits the data of the revision active, which must be in force (else

@@ -103,8 +103,8 @@ func TestPolicyChangesAreRepeatedOnlyWhereTwiceIsOnce(t *testing.T) {
 			_, err := c.ActivatePolicy(ctx, "b", "", v1.PolicyActivation{})
 			return err
 		}, "", 1},
-		{"a roll back to the one before", func(c *Client) error { _, err := c.RollbackPolicy(ctx, "", ""); return err }, "", 1},
-		{"a roll back to a named one", func(c *Client) error { _, err := c.RollbackPolicy(ctx, "a", ""); return err }, "", 3},
+		{"a roll back to the one before", func(c *Client) error { _, err := c.RollbackPolicy(ctx, "", "", ""); return err }, "", 1},
+		{"a roll back that names what is in force", func(c *Client) error { _, err := c.RollbackPolicy(ctx, "", "a", ""); return err }, `"a"`, 3},
 		{"an approval", func(c *Client) error { _, err := c.ApprovePolicy(ctx, "b", ""); return err }, "", 1},
 		{"a withdrawal", func(c *Client) error { _, err := c.WithdrawPolicy(ctx, "b", ""); return err }, "", 1},
 		{"an edit of data", func(c *Client) error { _, err := c.EditPolicyData(ctx, "a", v1.PolicyEdit{}); return err }, `"a"`, 1},

@@ -31,6 +31,12 @@ const (
 	exitNotFound    = 5
 	exitConflict    = 6
 	exitUnavailable = 7
+	// Of sluice policy replay.
+	exitLost          = 20
+	exitGained        = 21
+	exitLostAndGained = 22
+	exitOtherwise     = 23
+
 	exitInterrupted = 130
 )
 
@@ -38,6 +44,7 @@ const (
 var kinds = map[int]string{
 	exitFailed: "failed", exitUsage: "usage", exitInput: "input", exitDenied: "denied", exitNotFound: "not_found",
 	exitConflict: "conflict", exitUnavailable: "unavailable", exitInterrupted: "interrupted",
+	exitLost: "allows_lost", exitGained: "allows_gained", exitLostAndGained: "allows_lost_and_gained", exitOtherwise: "decisions_changed",
 }
 
 // usageError is a command line that makes no sense.

@@ -29,7 +29,8 @@ directories and need no server. A server that keeps its policy as revisions is c
 with push or edit, activate and rollback, and for single grants with grant and revoke.`,
 	}
 	c.AddCommand(policyServerCommands(g)...)
-	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g))
+	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g),
+		newPolicyReplay(g), newPolicyExplain(g), newPolicyWhoCan(g), newPolicyWhatCan(g))
 	return c
 }
 

@@ -304,10 +304,11 @@ force before. A candidate is withdrawn with it.`,
 	c.Flags().StringVar(&to, "to", "", "a revision that was in force earlier (default: the one before)")
 	c.Flags().StringVar(&reason, "reason", "", "why")
 	c.RunE = policyAPI(g, func(ctx context.Context, api *client.Client, _ []string) error {
-		s, err := api.RollbackPolicy(ctx, to, reason)
-		if err != nil && unknownOutcome(err) {
-			return &hinted{err, "it may have happened, and twice would undo it: look at `sluice policy status` first"}
+		active, err := api.Policy(ctx, client.ActivePolicy)
+		if err != nil {
+			return err
 		}
+		s, err := api.RollbackPolicy(ctx, to, active.ID, reason)
 		return g.policyChanged(s, err, "")
 	})
 	return c

@@ -212,40 +212,58 @@ func (m *Manager) Withdraw(ctx context.Context, id, by, reason string) (revision
 	})
 }
 
+// Return asks for a revision that was in force before.
+type Return struct {
+	To string // empty = the one before
+	// Active is the revision that is to be left; empty = whatever is in force. With it a
+	// return may be repeated: one that was made already is not made again, which would
+	// undo it.
+	Active string
+	By     string
+	Reason string
+}
+
 // Rollback puts the revision before in force again, or the one named. It waits for
 // nothing: what is gone back to was in force before. A candidate is withdrawn with it.
-func (m *Manager) Rollback(ctx context.Context, to, by, reason string) (revision.State, error) {
-	if err := checkText("reason", reason); err != nil {
+func (m *Manager) Rollback(ctx context.Context, r Return) (revision.State, error) {
+	if err := checkText("reason", r.Reason); err != nil {
 		return revision.State{}, err
 	}
 	s, err := m.c.Store.State(ctx)
 	if err != nil {
 		return s, err
 	}
-	from := s.Active
-	if to == "" {
-		if to = s.Previous; to == "" {
+	if r.Active == "" {
+		r.Active = s.Active
+	}
+	if returned(s, r) {
+		return s, m.apply(ctx, s)
+	}
+	if r.To == "" {
+		if r.To = s.Previous; r.To == "" {
 			return s, fmt.Errorf("%w: nothing was in force before %s", ErrNotFound, s.Active)
 		}
-	} else if !slices.ContainsFunc(s.History, func(c revision.Change) bool {
-		return c.Revision == to && wasInForce(c) || c.Previous == to && wasInForce(c)
-	}) {
-		return s, fmt.Errorf("%w: %s was not in force before; activate it", ErrInvalid, to)
+	} else if !slices.ContainsFunc(s.History, func(c revision.Change) bool { return wasInForce(c) && (c.Revision == r.To || c.Previous == r.To) }) {
+		return s, fmt.Errorf("%w: %s was not in force before; activate it", ErrInvalid, r.To)
 	}
-	if _, err := m.candidate(ctx, to); err != nil {
+	if _, err := m.candidate(ctx, r.To); err != nil {
 		return s, err
 	}
 	return m.changeNow(ctx, func(s *revision.State) (revision.Change, error) {
-		switch s.Active {
-		case to:
+		switch {
+		case s.Active == r.To:
 			return revision.Change{}, errUnchanged
-		case from:
-		default:
-			return revision.Change{}, fmt.Errorf("%w: %s is in force, not %s", ErrStale, s.Active, from)
+		case s.Active != r.Active:
+			return revision.Change{}, fmt.Errorf("%w: %s is in force, not %s", ErrStale, s.Active, r.Active)
 		}
 		s.Candidate = nil
-		return m.enact(s, to, ActionRollback, by, reason, nil), nil
+		return m.enact(s, r.To, ActionRollback, r.By, r.Reason, nil), nil
 	})
+}
+
+// returned reports whether the last change was the return that is asked for.
+func returned(s revision.State, r Return) bool {
+	return s.Active != r.Active && s.Previous == r.Active && len(s.History) > 0 && s.History[0].Action == ActionRollback && (r.To == "" || r.To == s.Active)
 }
 
 func wasInForce(c revision.Change) bool {

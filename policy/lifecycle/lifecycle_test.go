@@ -80,6 +80,17 @@ func bundle(t *testing.T, names ...string) *policy.Bundle {
 	return b
 }
 
+// compiles is a gate that is quick.
+func compiles(ctx context.Context, b *policy.Bundle) (gate.Report, error) {
+	problems, err := policy.CheckBundle(ctx, b)
+	return gate.Report{Revision: b.Revision(), Problems: problems, Passed: !slices.ContainsFunc(problems, func(p policy.Problem) bool { return p.Severity == policy.SeverityError })}, err
+}
+
+// real is the gate itself.
+func real(ctx context.Context, b *policy.Bundle) (gate.Report, error) {
+	return gate.Run(ctx, b, gate.Options{NoTests: true})
+}
+
 func start(t *testing.T, o options) *broker {
 	t.Helper()
 	b := &broker{t: t, clock: o.clock}
@@ -102,9 +113,7 @@ func start(t *testing.T, o options) *broker {
 	c := o.conf
 	c.Engine, c.Store, c.Now, c.Poll = e, revision.New(o.kv), b.clock.Now, time.Millisecond
 	if c.Gate == nil {
-		c.Gate = func(ctx context.Context, p *policy.Bundle) (gate.Report, error) {
-			return gate.Run(ctx, p, gate.Options{NoTests: true})
-		}
+		c.Gate = compiles
 	}
 	c.Record = func(_ context.Context, c revision.Change) error {
 		b.mu.Lock()
@@ -186,7 +195,7 @@ func TestARevisionIsProposedActivatedAndRolledBack(t *testing.T) {
 	if !b.may("bob") || s.Active != id || s.Previous != first {
 		t.Fatalf("bob is let in: %v, state %+v", b.may("bob"), s)
 	}
-	if s, err := b.Rollback(t.Context(), "", "ann", "bob should not"); err != nil || s.Active != first || s.Previous != id {
+	if s, err := b.Rollback(t.Context(), lifecycle.Return{By: "ann", Reason: "bob should not"}); err != nil || s.Active != first || s.Previous != id {
 		t.Fatalf("roll back: %+v, %v", s, err)
 	}
 	if b.may("bob") {
@@ -220,7 +229,7 @@ func TestAnEditThatSawAnotherRevisionIsRefused(t *testing.T) {
 }
 
 func TestARefusedCandidateChangesNothingAndSaysWhy(t *testing.T) {
-	b := start(t, options{})
+	b := start(t, options{conf: lifecycle.Config{Gate: real}})
 	before, _ := b.State()
 	bad, err := policy.NewBundle("bad", []policy.BundleFile{{Name: "authz.rego", Text: []byte("package sluice.authz\n\ndecision := {\"allow\": input.principle.subject == \"x\"}\n")}})
 	if err != nil {
@@ -355,7 +364,7 @@ func TestBrokersFollowOneState(t *testing.T) {
 	if activations < 1 {
 		t.Error("nobody recorded the activation")
 	}
-	if _, err := b.Rollback(t.Context(), "", "bea", ""); err != nil {
+	if _, err := b.Rollback(t.Context(), lifecycle.Return{By: "bea"}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "both are back", func() bool { return a.engine.Revision() == first && b.engine.Revision() == first })
@@ -472,6 +481,14 @@ func TestEveryFailedWriteMayBeRepeated(t *testing.T) {
 				t.Fatal("the data edit does not decide")
 			}
 			s, _ := b.State()
+			left, back := s.Active, s.Previous
+			repeat("roll back", func() error {
+				_, err := b.Rollback(t.Context(), lifecycle.Return{Active: left, By: "ann"})
+				return err
+			})
+			if s, _ = b.State(); s.Active != back || !b.may("alice") {
+				t.Errorf("rolled back to %s, want %s", s.Active, back)
+			}
 			seen := map[string]int{}
 			for _, c := range s.History {
 				seen[c.Action+" "+c.Revision]++
