@@ -31,6 +31,7 @@ with push or edit, activate and rollback, and for single grants with grant and r
 	c.AddCommand(policyServerCommands(g)...)
 	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g),
 		newPolicyReplay(g), newPolicyExplain(g), newPolicyWhoCan(g), newPolicyWhatCan(g))
+	c.AddCommand(newPolicyGate(g), newPolicyDiff(g), newPolicyBench(g), newPolicySchemas(g))
 	return c
 }
 

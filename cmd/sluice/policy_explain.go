@@ -21,7 +21,8 @@ func newPolicyExplain(g *globals) *cobra.Command {
 		Short: "Show which rule allowed or denied, and the lines that mattered",
 		Long: `Show which rule allowed or denied a request, with the lines of the rules that
 mattered, what of the input they looked at, and the data they read. Without DIR the
-shipped policy explains; name the one that decided.
+revision that decided explains when the server is asked for the decision, else the
+shipped policy; server:ID names a revision of the server.
 
 --decision takes the id that a denial carries. The decision is read from a decision log
 (--log), or the server is asked for it, which takes the permission to edit policy. When
@@ -56,18 +57,25 @@ Exit code 0: explained, whatever was decided. 1: it cannot be.`,
 }
 
 func explainAs(ctx context.Context, g *globals, dir, decision, log, input string) (*explain.Explanation, error) {
-	c, err := loadCandidate(ctx, g, dir)
-	if err != nil {
-		return nil, err
-	}
 	if input != "" {
 		in, err := readInput(g, input)
+		if err != nil {
+			return nil, err
+		}
+		c, err := loadCandidate(ctx, g, dir)
 		if err != nil {
 			return nil, err
 		}
 		return explain.Explain(ctx, c, in)
 	}
 	r, redacted, err := recordedDecision(ctx, g, decision, log)
+	if err != nil {
+		return nil, err
+	}
+	if dir == "" && log == "" {
+		dir = serverPolicy + r.Decision.Revision // the server has what it decided by
+	}
+	c, err := loadCandidate(ctx, g, dir)
 	if err != nil {
 		return nil, err
 	}

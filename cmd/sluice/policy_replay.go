@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,8 +47,8 @@ there was nothing to replay.`,
 		Args: cobra.NoArgs,
 	}
 	fs := c.Flags()
-	fs.StringVar(&f.candidate, "candidate", "", "directory or bundle file of the candidate")
-	fs.StringVar(&f.base, "base", "", "compare with this directory or bundle instead of what is recorded")
+	fs.StringVar(&f.candidate, "candidate", "", "directory or bundle file of the candidate, or server:ID for a revision of the server")
+	fs.StringVar(&f.base, "base", "", "compare with this directory, bundle or server: (in force there) instead of what is recorded")
 	fs.StringVar(&f.log, "log", "", "directory of a decision log")
 	fs.StringVar(&f.records, "records", "", "file of JSON lines, - for standard input")
 	fs.StringVar(&f.since, "since", "", "only decisions of that time or later: RFC 3339, or how long ago, as 90m, 24h or 7d")
@@ -63,7 +64,7 @@ there was nothing to replay.`,
 
 func (f *replayFlags) run(ctx context.Context, g *globals) error {
 	if f.candidate == "" {
-		return &usageError{errors.New("--candidate is missing: a policy directory or a bundle file")}
+		return &usageError{errors.New("--candidate is missing: a policy directory, a bundle file, or server:ID")}
 	}
 	if (f.log == "") == (f.records == "") {
 		return &usageError{errors.New("name either --log or --records")}
@@ -194,10 +195,14 @@ func between(entries iter.Seq2[replay.Entry, error], since, until time.Time) ite
 	}
 }
 
-// loadCandidate compiles a directory, or a bundle file, under the checks that
-// activating it has.
+// serverPolicy begins the name of a policy that a server keeps: server:ID, or server: for
+// the one in force.
+const serverPolicy = "server:"
+
+// loadCandidate prepares a policy directory, a bundle file or a server's revision; "" is
+// the shipped policy. It has passed the checks of an activation.
 func loadCandidate(ctx context.Context, g *globals, name string) (*policy.Candidate, error) {
-	b, err := loadBundle(name)
+	b, err := loadBundle(ctx, g, name)
 	if err != nil {
 		return nil, listProblems(g, err)
 	}
@@ -208,9 +213,17 @@ func loadCandidate(ctx context.Context, g *globals, name string) (*policy.Candid
 	return c, nil
 }
 
-func loadBundle(name string) (*policy.Bundle, error) {
+func loadBundle(ctx context.Context, g *globals, name string) (*policy.Bundle, error) {
 	if name == "" {
 		return policy.BundleOf("")
+	}
+	if id, ok := strings.CutPrefix(name, serverPolicy); ok {
+		api, err := g.api()
+		if err != nil {
+			return nil, err
+		}
+		_, b, err := fetchPolicy(ctx, api, cmp.Or(id, "active"))
+		return b, err
 	}
 	st, err := os.Stat(name)
 	if err != nil {

@@ -21,10 +21,18 @@ type whocanFlags struct {
 }
 
 func (f *whocanFlags) add(fs *pflag.FlagSet) {
-	fs.StringVar(&f.dir, "policy", "", "directory or bundle file asked; without it the shipped policy")
+	fs.StringVar(&f.dir, "policy", "", "directory or bundle file asked, or server:ID; without it the policy in force on the server of --url, and without a server the shipped one")
 	fs.StringVar(&f.at, "at", "", "time the question is about (RFC 3339); now if not given")
 	fs.StringToStringVar(&f.claims, "claim", nil, "claim of every principal that is tried, as NAME=VALUE (repeatable)")
 	fs.IntVar(&f.most, "max-evaluations", 0, "ask the rules at most this often; 0 = 500,000")
+}
+
+// policy is the name of the policy that is asked.
+func (f *whocanFlags) policy(g *globals) string {
+	if f.dir == "" && g.url != "" {
+		return serverPolicy
+	}
+	return f.dir
 }
 
 func (f *whocanFlags) options(g *globals) (whocan.Options, error) {
@@ -68,7 +76,7 @@ listed as a limit; docs/policy-changes.md has them. Without limits it is complet
 		if _, err := whocan.Request(args[0], target, o); err != nil {
 			return &usageError{err}
 		}
-		candidate, err := loadCandidate(cmd.Context(), g, f.dir)
+		candidate, err := loadCandidate(cmd.Context(), g, f.policy(g))
 		if err != nil {
 			return err
 		}
@@ -128,7 +136,7 @@ several issuers, and asks about a subject that the policy does not name.`,
 		if err != nil {
 			return err
 		}
-		candidate, err := loadCandidate(cmd.Context(), g, f.dir)
+		candidate, err := loadCandidate(cmd.Context(), g, f.policy(g))
 		if err != nil {
 			return err
 		}

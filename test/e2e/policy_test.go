@@ -265,3 +265,36 @@ func TestADirectoryIsChangedElsewhere(t *testing.T) {
 	w.fails(6, "policy_elsewhere", "ann", "grant", "urn:sluice:dev", "ann", "*", "read")
 	w.fails(4, "denied", "loader", "status")
 }
+
+// TestASourceBringsThePolicyAndUndoesNothing: it brings the first policy and each new
+// one, and a restart does not put an old one back in force.
+func TestASourceBringsThePolicyAndUndoesNothing(t *testing.T) {
+	author := newPolicyWorld(t)
+	bundle := func(edit func(string) string) (id, file string) {
+		dir := author.pulled()
+		author.edit(dir, "data.json", func(string) string { return edit(policyGrants) })
+		id, file = author.push("ann", dir, "x"), filepath.Join(t.TempDir(), "b.tar.gz")
+		policyOK[any](author, "ann", "pull", id, file)
+		return id, file
+	}
+	first, file := bundle(func(s string) string { return s })
+	second, next := bundle(func(s string) string { return strings.Replace(s, "worker-a", "worker-x", 1) })
+
+	config := filepath.Join(t.TempDir(), "sluiced.yaml")
+	if err := os.WriteFile(config, []byte("policy: {source: {file: '"+file+"', activate: true, every: 50ms}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newPolicyWorld(t, "--config", config)
+	waitFor(t, "the first policy", func() bool { return w.state().Active == first })
+	granted := policyOK[v1.PolicyEdited](w, "ann", "grant", "urn:sluice:dev", "ann", "*", "read").State.Active
+	w.Kill()
+	w.start()
+	waitFor(t, "the source is read again", func() bool { return strings.Contains(w.Log(), "was stored before this start") })
+	if s := w.state(); s.Active != granted {
+		t.Fatalf("a restart put %s in force in place of %s", s.Active, granted)
+	}
+	if err := os.Rename(next, file); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the new policy of the source", func() bool { return w.state().Active == second })
+}
