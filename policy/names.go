@@ -17,8 +17,9 @@ type Names struct {
 	// field: principal.subject, say. A field that stands beside several texts in one
 	// expression has them all.
 	Compared map[string][]string
-	// Words are the texts that rules compare with, and the keys and texts of the
-	// data near their root, sorted.
+	// DataWords are the keys and texts of the data near their root, sorted.
+	DataWords []string
+	// Words are these and the texts in rules, sorted.
 	Words []string
 }
 
@@ -57,8 +58,13 @@ func (b *Bundle) Names() (Names, error) {
 			return false
 		})
 	}
-	dataWords(b.Document(), 0, add)
-	return Names{Holders: holders(b.Document()), Compared: compared, Words: slices.Sorted(maps.Keys(words))}, nil
+	inData := map[string]bool{}
+	dataWords(b.Document(), 0, func(w string) {
+		if add(w); words[w] {
+			inData[w] = true
+		}
+	})
+	return Names{Holders: holders(b.Document()), Compared: compared, DataWords: slices.Sorted(maps.Keys(inData)), Words: slices.Sorted(maps.Keys(words))}, nil
 }
 
 // compare adds the texts of an expression to the input fields in it.

@@ -10,15 +10,18 @@ import (
 	"github.com/fluss-sluice/sluice/policy"
 )
 
-// Sizes of what is generated: principals times targets times requests.
+// Sizes of what is generated. Each principal asks on each target for what may be
+// allowed; all requests are made of those pairs that are allowed something, and of
+// every principal on a table that nobody names.
 const (
 	maxPrincipals = 48
-	maxTargets    = 4
+	maxTargets    = 24
+	maxPairs      = 48
 	maxBroken     = 20 // findings reported
 )
 
 // A probe is a generated request that must not be allowed, or, with an empty broken,
-// a request whose allow must keep within the caps.
+// a request whose allow must keep within the caps. Those come first.
 type probe struct {
 	in     policy.Input
 	broken string // the invariant that an allow breaks
@@ -44,13 +47,26 @@ func (r *Report) invariants(ctx context.Context, b *policy.Bundle, o Options) er
 			r.add(policy.Problem{Code: CodeInvariant, Severity: severity, Message: message})
 		}
 	}
-	for _, p := range generate(names) {
-		if err := ctx.Err(); err != nil || len(seen) >= maxBroken {
-			return err
+	pairs := 0
+	for _, target := range targets(names) {
+		for _, who := range principals(names) {
+			allowed := target == nobodys
+			for _, p := range requests(who, target) {
+				if p.broken != "" && !allowed {
+					break
+				}
+				if err := ctx.Err(); err != nil || len(seen) >= maxBroken {
+					return err
+				}
+				a := candidate.Trace(ctx, p.in, nil)
+				r.Requests++
+				p.judge(a, o, found)
+				if a.Decision.Allow && !allowed && pairs < maxPairs {
+					allowed = true
+					pairs++
+				}
+			}
 		}
-		a := candidate.Trace(ctx, p.in, nil)
-		r.Requests++
-		p.judge(a, o, found)
 	}
 	return ctx.Err()
 }
@@ -94,17 +110,6 @@ func within[T comparable](got, asked []T) bool {
 	return !slices.ContainsFunc(got, func(g T) bool { return !slices.Contains(asked, g) })
 }
 
-// generate makes requests of principals and targets that the policy names.
-func generate(names policy.Names) []probe {
-	var out []probe
-	for _, who := range principals(names) {
-		for _, target := range targets(names) {
-			out = append(out, requests(who, target)...)
-		}
-	}
-	return out
-}
-
 // principals are those of the data, and those that rules compare with.
 func principals(names policy.Names) []policy.Principal {
 	stranger := policy.Principal{Issuer: "urn:sluice:gate", Subject: "stranger", Via: policy.ViaIdentity}
@@ -117,7 +122,7 @@ func principals(names policy.Names) []policy.Principal {
 		out = append(out, p)
 	}
 	issuers, subjects := names.Compared["principal.issuer"], names.Compared["principal.subject"]
-	for _, w := range names.Words {
+	for _, w := range slices.Concat(names.DataWords, names.Words) {
 		switch {
 		case strings.Contains(w, "://") || strings.HasPrefix(w, "urn:"):
 			issuers = appendNew(issuers, w)
@@ -155,7 +160,12 @@ func spread[T any](list []T, n int) []T {
 	return out
 }
 
-// targets are tables that the policy names, and one that nobody does.
+// nobodys is a table that no policy names.
+var nobodys = policy.Target{Database: "sluice_gate", Table: "nobodys"}
+
+// targets are nobodys and tables that the policy names: those that rules compare with,
+// names with a dot, and last of all each word as a database, where rules look the
+// database up in data.
 func targets(names policy.Names) []policy.Target {
 	var named []policy.Target
 	add := func(db, table string) {
@@ -173,7 +183,12 @@ func targets(names policy.Names) []policy.Target {
 			add(db, strings.Replace(table, "*", "any", 1))
 		}
 	}
-	return append([]policy.Target{{Database: "sluice_gate", Table: "nobodys"}}, spread(named, maxTargets-1)...)
+	out := append([]policy.Target{nobodys}, named[:min(len(named), maxTargets/2)]...)
+	named = nil
+	for _, w := range slices.Concat(names.DataWords, names.Words) {
+		add(w, "any")
+	}
+	return append(out, named[:min(len(named), maxTargets-len(out))]...)
 }
 
 func plainName(s string) bool {
