@@ -41,7 +41,7 @@ test-stores-full: ## the store tests, against a Ceph RGW as well (Debian: apt-ge
 	SLUICE_STORES_FULL=1 SLUICE_REQUIRE_TOOLS=1 $(GO) test -count=1 ./broker/vend/... ./test/env
 
 test-cluster-full: build ## every event at every step of a load into a real Fluss cluster (an hour; needs Java and Maven)
-	SLUICE_CLUSTER_FULL=1 SLUICE_REQUIRE_TOOLS=1 SLUICE_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 3h -v ./test/cluster
+	SLUICE_CLUSTER_FULL=1 SLUICE_REQUIRE_TOOLS=1 SLUICE_BIN=$(CURDIR)/$(BIN) $(GO) test -count=1 -timeout 3h -v ./test/cluster ./broker/target/fluss
 
 bench: ## the benchmarks, each with its limit in the same run
 	$(GO) run ./test/bench

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -24,21 +25,30 @@ import (
 // Bounds on what is read from an answer, so that a wrong address cannot fill memory.
 const (
 	maxAnswer  = 64 << 20
-	maxProblem = 64 << 10
+	maxProblem = 4 << 20 // a refused policy may have many problems
 )
 
 // call is one API call.
 type call struct {
 	method, path string // path is escaped and begins with "/"
 	query        url.Values
-	in           any        // JSON body
+	in           any        // JSON body, or a *file
 	form         url.Values // or form body
-	out          any        // JSON answer, nil to ignore it
+	out          any        // JSON answer, or a *file; nil to ignore it
+	accept       string     // media type of the answer; "" = JSON
+	ifMatch      string     // entity tag without quotes, for If-Match
 	repeat       bool       // a second execution does no harm
 	gone         bool       // 404 on a repeat means that the first execution succeeded
 	anonymous    bool       // send no Authorization
 	// answered is told of an answer of 2xx and when its request was sent; may be nil.
 	answered func(sent time.Time, h http.Header)
+}
+
+// file is a body that is no JSON.
+type file struct {
+	into  *[]byte
+	media string // of a request
+	limit int64  // of an answer, in bytes
 }
 
 // do runs a call with repeats. A token that the server refuses is replaced once, if
@@ -72,6 +82,9 @@ func (k call) body() ([]byte, string, error) {
 	case k.form != nil:
 		return []byte(k.form.Encode()), "application/x-www-form-urlencoded", nil
 	case k.in != nil:
+		if f, ok := k.in.(*file); ok {
+			return *f.into, f.media, nil
+		}
 		b, err := json.Marshal(k.in)
 		return b, "application/json", err
 	}
@@ -87,7 +100,10 @@ func (c *Client) once(ctx context.Context, k call, body []byte, contentType stri
 	if contentType != "" {
 		req.Header.Set("Content-Type", contentType)
 	}
-	req.Header.Set("Accept", "application/json, application/problem+json")
+	req.Header.Set("Accept", cmp.Or(k.accept, "application/json")+", application/problem+json")
+	if k.ifMatch != "" {
+		req.Header.Set("If-Match", `"`+k.ifMatch+`"`)
+	}
 	if !k.anonymous {
 		if used, err = authorize(ctx, req, c.identity); err != nil {
 			return used, err
@@ -109,12 +125,21 @@ func (c *Client) once(ctx context.Context, k call, body []byte, contentType stri
 }
 
 func decodeAnswer(req *http.Request, res *http.Response, out any) error {
-	b, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer+1))
+	limit := int64(maxAnswer)
+	f, raw := out.(*file)
+	if raw {
+		limit = f.limit
+	}
+	b, err := io.ReadAll(io.LimitReader(res.Body, limit+1))
 	if err != nil {
 		return &transportError{req.Method, req.URL.Path, fmt.Errorf("read answer: %w", err)}
 	}
-	if len(b) > maxAnswer {
-		return fmt.Errorf("%s %s: answer is larger than %d bytes", req.Method, req.URL.Path, maxAnswer)
+	if int64(len(b)) > limit {
+		return fmt.Errorf("%s %s: answer is larger than %d bytes", req.Method, req.URL.Path, limit)
+	}
+	if raw {
+		*f.into = b
+		return nil
 	}
 	if err := json.Unmarshal(b, out); err != nil {
 		return fmt.Errorf("%s %s: answer %d is not what this client expects (is %s a Sluice broker?): %w",

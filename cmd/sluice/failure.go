@@ -31,6 +31,12 @@ const (
 	exitNotFound    = 5
 	exitConflict    = 6
 	exitUnavailable = 7
+	// Of sluice policy replay.
+	exitLost          = 20
+	exitGained        = 21
+	exitLostAndGained = 22
+	exitOtherwise     = 23
+
 	exitInterrupted = 130
 )
 
@@ -38,6 +44,7 @@ const (
 var kinds = map[int]string{
 	exitFailed: "failed", exitUsage: "usage", exitInput: "input", exitDenied: "denied", exitNotFound: "not_found",
 	exitConflict: "conflict", exitUnavailable: "unavailable", exitInterrupted: "interrupted",
+	exitLost: "allows_lost", exitGained: "allows_gained", exitLostAndGained: "allows_lost_and_gained", exitOtherwise: "decisions_changed",
 }
 
 // usageError is a command line that makes no sense.
@@ -164,7 +171,7 @@ func (f *failure) fromServer(e *client.Error) {
 		status = s
 	}
 	switch status {
-	case http.StatusBadRequest:
+	case http.StatusBadRequest, http.StatusPreconditionRequired:
 		f.ExitCode = exitUsage
 	case http.StatusUnauthorized, http.StatusForbidden:
 		f.ExitCode = exitDenied
@@ -175,6 +182,9 @@ func (f *failure) fromServer(e *client.Error) {
 	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusBadGateway, http.StatusServiceUnavailable,
 		http.StatusGatewayTimeout, http.StatusInsufficientStorage:
 		f.ExitCode = exitUnavailable
+	}
+	if p.Code == v1.CodePolicyRefused {
+		f.ExitCode = exitFailed // as `policy check` ends
 	}
 	f.Hint = serverHints[p.Code]
 }
@@ -240,6 +250,10 @@ var serverHints = map[string]string{
 	v1.CodeBusy:                  "try again in a moment",
 	v1.CodeOverloaded:            "try again in a moment",
 	v1.CodePolicyNotReady:        "the server has no policy that it can decide by: ask its operator",
+	v1.CodePolicyElsewhere:       "edit the directory that the server names in policy.dir; it is read again when it changes",
+	v1.CodePolicyChanged:         "look at what happened (`sluice policy log --changes`), make the change from what is in force now, and push it again",
+	v1.CodePolicyRefused:         "correct it and try again: `sluice policy check` and `sluice policy test` find most of it without the server",
+	v1.CodeNeedsApproval:         "somebody else than its author runs `sluice policy approve`",
 	v1.CodePolicyFailed:          "the policy itself failed on this request: show the decision id to those who look after it",
 	v1.CodeInvalidManifest:       "the files do not fit the load; what is wrong stands above: build the buckets it names again in a new session",
 	v1.CodeCredentialsNotOffered: "use --credentials gateway or sign, or begin the load with another --hand-over (copy, wait or verify)",

@@ -15,18 +15,22 @@ import (
 	"github.com/fluss-sluice/sluice/policy"
 )
 
-// newPolicyCommand is `sluice policy`: what a policy author runs before and after an
-// edit. It works on directories and needs no server.
+// newPolicyCommand is `sluice policy`: what a policy author runs before, for and after
+// an edit.
 func newPolicyCommand(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "policy",
-		Short: "Check, test, format and try policy directories",
-		Long: `Check, test, format and try policy directories.
+		Short: "Check, test and try policies, and change what is in force",
+		Long: `Check, test and try policies, and change what is in force on a server.
 
 A policy directory holds Rego rules (*.rego), their tests (*_test.rego) and data
-(data.json, data.yaml); docs/policy.md describes it. Nothing here needs a server.`,
+(data.json, data.yaml); docs/policy.md describes it. check, test, fmt and eval work on
+directories and need no server. A server that keeps its policy as revisions is changed
+with push or edit, activate and rollback, and for single grants with grant and revoke.`,
 	}
-	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g))
+	c.AddCommand(policyServerCommands(g)...)
+	c.AddCommand(newPolicyCheck(g), newPolicyTest(g), newPolicyFmt(g), newPolicyEval(g), newPolicyShow(g),
+		newPolicyReplay(g), newPolicyExplain(g), newPolicyWhoCan(g), newPolicyWhatCan(g))
 	c.AddCommand(newPolicyGate(g), newPolicyDiff(g), newPolicyBench(g), newPolicySchemas(g))
 	return c
 }
@@ -293,10 +297,11 @@ func newPolicyShow(g *globals) *cobra.Command {
 	var source bool
 	var schema string
 	c := &cobra.Command{
-		Use:   "show [DIR]",
-		Short: "Show a directory's revision and files",
+		Use:   "show [DIR|ID]",
+		Short: "Show the revision and files of a directory, or of the server",
 		Long: `Show the revision of a directory and the files it is made of. Without DIR the
-shipped policy is shown; with --source it can be saved and changed.
+shipped policy is shown; with --source it can be saved and changed. ID, at least 8
+characters of it, or the word active, is a revision of the server.
 
 --schema prints a published JSON Schema (input, decision, data) for editors, or the
 capabilities that stock opa takes as opa check --capabilities.`,
@@ -307,6 +312,9 @@ capabilities that stock opa takes as opa check --capabilities.`,
 	c.RunE = func(cmd *cobra.Command, args []string) error {
 		if schema != "" {
 			return printSchema(g, schema)
+		}
+		if len(args) > 0 && isServerRevision(args[0]) {
+			return showServerPolicy(cmd.Context(), g, args[0], source)
 		}
 		d, err := policy.Show(cmd.Context(), dirArg(args))
 		if err != nil {

@@ -65,8 +65,8 @@ func TestTheLinesThatMatteredAreNamed(t *testing.T) {
 			[]string{`reasons contains "unknown_action"`}, []string{`input.action == "begin" # input.action is "grow"`}, ""},
 		{"a token that begets a token", change(write("worker-a", 1), func(in *policy.Input) { in.Principal.Via = "token" }), "token_cannot",
 			[]string{`reasons contains "token_cannot"`}, []string{`callable if input.principal.via == "identity" # input.principal.via is "token"`}, ""},
-		{"what the floor denies", change(write("worker-a", 1), func(in *policy.Input) { in.Session = nil }),
-			`denied by the floor (floor_no_session), which no rule can change; rule "(own)" had allowed`, []string{"best := max(covering)"}, nil, ""},
+		{"a write without session", change(write("worker-a", 1), func(in *policy.Input) { in.Session = nil }), "no_session",
+			[]string{`reasons contains "no_session"`}, []string{"input.session is missing"}, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			x, err := Explain(t.Context(), c, tt.in)
@@ -136,11 +136,26 @@ decision := {"allow": true, "rule": "b"} if input.target.table == "places"
 	}
 }
 
+func TestWhatTheFloorDeniesIsSaidWithTheRuleThatAllowed(t *testing.T) {
+	c := candidate(t, own(t, `default decision := {"allow": false}
+
+decision := {"allow": true, "rule": "all"} if input.action == "token"
+`))
+	in := write("w", 0)
+	in.Session = nil
+	x, err := Explain(t.Context(), c, in)
+	if err != nil || x.Decision.Allow || x.Overruled != "all" || !has(x, Held, `"rule": "all"`) ||
+		x.Summary != `denied by the floor (floor_no_session), which no rule can change; rule "all" had allowed` {
+		t.Errorf("%+v, %v", x, err)
+	}
+}
+
 func TestALongTraceIsCutAndSaysSo(t *testing.T) {
 	dir := own(t, `default decision := {"allow": false}
 
 decision := {"allow": true, "rule": "many"} if {
 	input.action == "token"
+	input.principal.subject == "w"
 	many := [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
 	some a in many
 	some b in many

@@ -80,6 +80,17 @@ func bundle(t *testing.T, names ...string) *policy.Bundle {
 	return b
 }
 
+// compiles is a gate that is quick.
+func compiles(ctx context.Context, b *policy.Bundle) (gate.Report, error) {
+	problems, err := policy.CheckBundle(ctx, b)
+	return gate.Report{Revision: b.Revision(), Problems: problems, Passed: !slices.ContainsFunc(problems, func(p policy.Problem) bool { return p.Severity == policy.SeverityError })}, err
+}
+
+// real is the gate itself.
+func real(ctx context.Context, b *policy.Bundle) (gate.Report, error) {
+	return gate.Run(ctx, b, gate.Options{NoTests: true})
+}
+
 func start(t *testing.T, o options) *broker {
 	t.Helper()
 	b := &broker{t: t, clock: o.clock}
@@ -102,9 +113,7 @@ func start(t *testing.T, o options) *broker {
 	c := o.conf
 	c.Engine, c.Store, c.Now, c.Poll = e, revision.New(o.kv), b.clock.Now, time.Millisecond
 	if c.Gate == nil {
-		c.Gate = func(ctx context.Context, p *policy.Bundle) (gate.Report, error) {
-			return gate.Run(ctx, p, gate.Options{NoTests: true})
-		}
+		c.Gate = compiles
 	}
 	c.Record = func(_ context.Context, c revision.Change) error {
 		b.mu.Lock()
@@ -220,7 +229,7 @@ func TestAnEditThatSawAnotherRevisionIsRefused(t *testing.T) {
 }
 
 func TestARefusedCandidateChangesNothingAndSaysWhy(t *testing.T) {
-	b := start(t, options{})
+	b := start(t, options{conf: lifecycle.Config{Gate: real}})
 	before, _ := b.State()
 	bad, err := policy.NewBundle("bad", []policy.BundleFile{{Name: "authz.rego", Text: []byte("package sluice.authz\n\ndecision := {\"allow\": input.principle.subject == \"x\"}\n")}})
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"time"
 
 	"github.com/fluss-sluice/sluice/internal/durable"
 )
@@ -32,6 +33,7 @@ func newState(o Options) *State {
 	s := &State{Version: stateVersion}
 	r := &s.Report
 	r.Candidate, r.Base, r.Source = o.Candidate, o.BaseRevision, o.Source
+	r.Since, r.Until = o.Since, o.Until
 	s.fill()
 	return s
 }
@@ -53,26 +55,14 @@ func (s *State) fill() {
 // loadState reads the cursor, or begins anew if there is none.
 func loadState(o Options) (*State, error) {
 	fresh := newState(o)
-	if o.Cursor == "" {
+	s, err := readState(o.Cursor)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
 		return fresh, nil
 	}
-	fail := func(format string, args ...any) (*State, error) {
-		return nil, fmt.Errorf("%w %s: %s; remove the file to begin anew", ErrCursor, o.Cursor, fmt.Sprintf(format, args...))
-	}
-	if st, err := os.Stat(o.Cursor); err == nil && st.Size() > maxState {
-		return fail("it has %d bytes", st.Size())
-	}
-	b, err := os.ReadFile(o.Cursor)
-	if errors.Is(err, fs.ErrNotExist) {
-		return fresh, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("replay: %w", err)
-	}
-	s, err := parseState(b)
-	if err != nil {
-		return fail("%v", err)
-	}
+	fail := func(format string, args ...any) (*State, error) { return nil, cursorError(o.Cursor, format, args...) }
 	switch have, want := &s.Report, &fresh.Report; {
 	case have.Candidate != want.Candidate:
 		return fail("it is of the candidate %s, not %s", have.Candidate, want.Candidate)
@@ -82,6 +72,42 @@ func loadState(o Options) (*State, error) {
 		return fail("it replays %q, not %q", have.Source, want.Source)
 	}
 	return s, nil
+}
+
+func cursorError(name, format string, args ...any) error {
+	return fmt.Errorf("%w %s: %s; remove the file to begin anew", ErrCursor, name, fmt.Sprintf(format, args...))
+}
+
+// readState reads a cursor file; nil if there is none.
+func readState(name string) (*State, error) {
+	if name == "" {
+		return nil, nil
+	}
+	if st, err := os.Stat(name); err == nil && st.Size() > maxState {
+		return nil, cursorError(name, "it has %d bytes", st.Size())
+	}
+	b, err := os.ReadFile(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("replay: %w", err)
+	}
+	s, err := parseState(b)
+	if err != nil {
+		return nil, cursorError(name, "%v", err)
+	}
+	return s, nil
+}
+
+// Window is the span of time to read: that of the cursor if there is one, so that
+// "the last 7 days" mean the same when a replay goes on.
+func Window(cursor string, since, until time.Time) (time.Time, time.Time, error) {
+	s, err := readState(cursor)
+	if err != nil || s == nil {
+		return since, until, err
+	}
+	return s.Report.Since, s.Report.Until, nil
 }
 
 func parseState(b []byte) (*State, error) {

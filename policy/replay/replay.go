@@ -20,6 +20,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/fluss-sluice/sluice/policy"
 )
@@ -48,6 +49,9 @@ type Options struct {
 	// Source names what is replayed (log, span of time); a cursor of another source is
 	// refused.
 	Source string
+	// Since and Until are the span of time that entries come from, for the report. A
+	// replay that goes on has those of its cursor: see Window.
+	Since, Until time.Time
 	// Cursor is a file in which progress is kept, and from which it goes on; "" =
 	// none.
 	Cursor string

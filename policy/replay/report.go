@@ -17,6 +17,9 @@ type Report struct {
 	Candidate string `json:"candidate"`      // revision
 	Base      string `json:"base,omitempty"` // revision compared with; empty = what is recorded
 	Source    string `json:"source,omitempty"`
+	// Since and Until are the span that was asked for.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
 	// From and To are the times of the first and last entry.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`

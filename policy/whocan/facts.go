@@ -17,6 +17,7 @@ type facts struct {
 	mentions map[string]bool // paths into the input, as principal.subject
 	strings  map[string]bool // literals of the rules
 	ints     map[int]bool
+	computes bool // with numbers that are not known
 	limits   []Limit
 }
 
@@ -71,6 +72,9 @@ func (f *facts) conclude() {
 	}
 	if f.mentions["principal.claims"] {
 		at(LimitClaims, "rules look at claims of the identity token: the answer is for the claims given")
+	}
+	if f.computes && f.mentions["request.buckets"] {
+		at(LimitBuckets, "rules compute with numbers: buckets that the policy does not name may be answered otherwise")
 	}
 	slices.SortFunc(f.limits, func(a, b Limit) int {
 		return cmp.Or(strings.Compare(a.Code, b.Code), strings.Compare(a.File, b.File), a.Line-b.Line, strings.Compare(a.Message, b.Message))
@@ -209,39 +213,85 @@ func (w *walker) mention(r ast.Ref) {
 
 // transparent are built-ins whose answer for names that nobody mentions is that for
 // any other such name: they compare, count, or build keys.
-var transparent = []string{"eq", "equal", "neq", "assign", "internal.member_2", "internal.member_3", "count", "min", "max", "sum",
-	"concat", "sprintf", "object.get", "object.keys", "object.union", "object.remove", "object.filter", "array.concat", "array.slice",
-	"and", "or", "minus", "plus", "mul", "div", "rem", "union", "intersection", "sort", "is_string", "is_number", "is_array", "is_object",
-	"is_set", "is_boolean", "is_null", "abs", "round", "ceil", "floor", "type_name", "internal.print"}
+var transparent = []string{"eq", "equal", "neq", "assign", "internal.member_2", "internal.member_3", "min", "max", "sum", "object.get", "object.keys", "object.union", "object.remove", "object.filter", "array.concat", "array.slice",
+	"and", "or", "union", "intersection", "sort", "is_string", "is_number", "is_array", "is_object",
+	"is_set", "is_boolean", "is_null", "type_name", "internal.print"}
 
-var orders = []string{"lt", "lte", "gt", "gte"}
+// plain look into a name only where they are given one as it is: they also compare
+// numbers and count sets.
+var plain = []string{"lt", "lte", "gt", "gte", "count"}
 
-// call notes a built-in that looks into a name.
+// arithmetic makes numbers of numbers, so that buckets may differ where no number
+// stands in the data.
+var arithmetic = []string{"plus", "mul", "div", "rem", "abs", "round", "ceil", "floor", "minus"}
+
+// call notes a built-in that looks into a name, or computes.
 func (w *walker) call(name string, args []*ast.Term, at *ast.Location, bound map[ast.Var]ast.Ref) {
-	if slices.Contains(transparent, name) || strings.HasPrefix(name, "time.") || strings.HasPrefix(name, "data.") || ast.BuiltinMap[name] == nil {
+	builtin := ast.BuiltinMap[name]
+	if builtin == nil {
 		return
 	}
-	ordering := slices.Contains(orders, name)
-	if !slices.ContainsFunc(args[:min(len(args), ast.BuiltinMap[name].Decl.Arity())], func(t *ast.Term) bool { return names(t, bound, ordering) }) {
+	args = args[:min(len(args), builtin.Decl.Arity())]
+	if slices.Contains(arithmetic, name) {
+		w.f.computes = w.f.computes || slices.ContainsFunc(args, func(t *ast.Term) bool { return !ast.IsConstant(t.Value) })
 		return
 	}
-	l := Limit{Code: LimitText, Message: name + " looks into a name: names that the policy does not spell out may be answered otherwise"}
-	if at != nil && !strings.HasPrefix(string(at.Text), "data.partial") {
+	if slices.Contains(transparent, name) || strings.HasPrefix(name, "time.") || name == "concat" && targetKey(args, bound) {
+		return
+	}
+	only := slices.Contains(plain, name)
+	if !slices.ContainsFunc(args, func(t *ast.Term) bool { return holdsName(t, bound, only) }) {
+		return
+	}
+	l := Limit{Code: LimitText, Message: name + " looks into a name or makes one: names that the policy does not spell out may be answered otherwise"}
+	if at != nil {
 		l.File, l.Line = at.File, at.Row
 	}
 	w.f.limits = append(w.f.limits, l)
 }
 
-// names reports whether an argument may hold a name. Numbers are compared as well as
-// names, so of an ordering only what plainly is a name counts.
-func names(t *ast.Term, bound map[ast.Var]ast.Ref, ordering bool) bool {
-	ref, isRef := t.Value.(ast.Ref)
-	if v, ok := t.Value.(ast.Var); ok {
-		ref, isRef = bound[v], bound[v] != nil
+// inInput is the place in the input that a term stands for.
+func inInput(t *ast.Term, bound map[ast.Var]ast.Ref) (path string, ok bool) {
+	ref, _ := t.Value.(ast.Ref)
+	if v, isVar := t.Value.(ast.Var); isVar {
+		ref = bound[v]
 	}
-	if isRef && ref[0].Equal(ast.InputRootDocument) && len(ref) > 1 {
-		first, _ := ref[1].Value.(ast.String)
-		return first == "principal" || first == "target"
+	if len(ref) < 2 || !ref[0].Equal(ast.InputRootDocument) {
+		return "", false
 	}
-	return !ordering && !t.IsGround()
+	var segments []string
+	for _, t := range ref[1:] {
+		s, _ := t.Value.(ast.String)
+		segments = append(segments, string(s))
+	}
+	return strings.Join(segments, "."), true
+}
+
+// holdsName reports whether an argument may hold a name of the caller or the target.
+// only is for built-ins that also take numbers: there, what plainly is a name counts.
+func holdsName(t *ast.Term, bound map[ast.Var]ast.Ref, only bool) bool {
+	if path, ok := inInput(t, bound); ok {
+		return strings.HasPrefix(path, "principal.") || strings.HasPrefix(path, "target.")
+	}
+	if a, ok := t.Value.(*ast.Array); ok && !only {
+		found := false
+		a.Foreach(func(e *ast.Term) { found = found || holdsName(e, bound, only) })
+		return found
+	}
+	return !only && !ast.IsConstant(t.Value)
+}
+
+// targetKey recognizes concat(".", [input.target.database, input.target.table]): names
+// of the form a.b are tried as database and table.
+func targetKey(args []*ast.Term, bound map[ast.Var]ast.Ref) bool {
+	parts, ok := args[len(args)-1].Value.(*ast.Array)
+	if len(args) != 2 || !ok || !args[0].Equal(ast.StringTerm(".")) {
+		return false
+	}
+	ok = true
+	parts.Foreach(func(t *ast.Term) {
+		path, isInput := inInput(t, bound)
+		ok = ok && (isInput && (path == "target.database" || path == "target.table") || ast.IsConstant(t.Value))
+	})
+	return ok
 }

@@ -50,7 +50,7 @@ func (o *Oracle) partially(ctx context.Context, in policy.Input, unknown []strin
 	for _, u := range unknown {
 		terms = append(terms, ast.MustParseTerm(u))
 	}
-	for root := range c.Bundle().Document() {
+	for root := range o.document {
 		terms = append(terms, ast.NewTerm(ast.Ref{ast.DefaultRootDocument, ast.StringTerm(root)}))
 	}
 	value, err := inputValue(in)

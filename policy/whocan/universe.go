@@ -249,27 +249,28 @@ func compareNames(a, b Name) int {
 // held are the entries that count for a principal on a target: of each holder, the
 // most specific.
 type held struct {
-	holder, key, path string
-	entry             map[string]any
+	holder, key string
+	place       [4]string // path of the grants; empty segments are none
+	entry       map[string]any
 }
 
 func (d data) heldBy(n Name, target policy.Target) []held {
 	keys := []string{target.Database + "." + target.Table, target.Database + ".*", "*"}
 	var out []held
-	one := func(holder, path string, grants map[string]any) {
+	one := func(holder string, place [4]string, grants map[string]any) {
 		for _, k := range keys {
 			if e, ok := grants[k].(map[string]any); ok {
-				out = append(out, held{holder, k, path + pointer(k), e})
+				out = append(out, held{holder, k, place, e})
 				return
 			}
 		}
 	}
 	if n.Kind == KindPrincipal {
 		own := d.holder("principals", n.Issuer, n.Name)
-		one("(own)", pointer("principals", n.Issuer, n.Name, "grants"), object(own["grants"]))
+		one("(own)", [4]string{"principals", n.Issuer, n.Name, "grants"}, object(own["grants"]))
 	}
 	for _, role := range d.roles(n) {
-		one(role, pointer("roles", role, "grants"), d.grantsOf(role))
+		one(role, [4]string{"roles", role, "grants"}, d.grantsOf(role))
 	}
 	return out
 }
@@ -290,12 +291,14 @@ func (d data) roles(n Name) []string {
 	return slices.Compact(out)
 }
 
-// pointer is a JSON pointer.
-func pointer(segments ...string) string {
+var escape = strings.NewReplacer("~", "~0", "/", "~1")
+
+// pointer is the JSON pointer of a permission of an entry.
+func (h *held) pointer(permission string) string {
 	var b strings.Builder
-	for _, s := range segments {
+	for _, s := range append(slices.DeleteFunc(slices.Clone(h.place[:]), func(s string) bool { return s == "" }), h.key, permission) {
 		b.WriteByte('/')
-		b.WriteString(strings.NewReplacer("~", "~0", "/", "~1").Replace(s))
+		b.WriteString(escape.Replace(s))
 	}
 	return b.String()
 }

@@ -32,16 +32,18 @@ import (
 
 // Oracle answers questions about one policy. It is safe for concurrent use.
 type Oracle struct {
-	c       *policy.Candidate
-	flat    *ast.Compiler // see flattened
-	flatErr error
-	names   *documentNames
+	c        *policy.Candidate
+	flat     *ast.Compiler // see flattened
+	flatErr  error
+	document map[string]any
+	names    *documentNames
 }
 
 // New prepares a policy for questions. Rules that cannot be evaluated partially make
 // answers with a limit, not an error.
 func New(c *policy.Candidate) *Oracle {
-	o := &Oracle{c: c, names: namesOf(c.Bundle().Document())}
+	o := &Oracle{c: c, document: c.Bundle().Document()}
+	o.names = namesOf(o.document)
 	o.flat, o.flatErr = flattened(c)
 	return o
 }
@@ -69,10 +71,9 @@ func (oracle *Oracle) newAsker(ctx context.Context, in policy.Input, unknown []s
 		return nil, nil, err
 	}
 	a := &asker{c: c, o: o, facts: f, fresh: freshName}
-	document := c.Bundle().Document()
 	var u *universe
 	if c.Bundle().Shipped() {
-		a.data, u = &data{document}, shipped(document)
+		a.data, u = &data{oracle.document}, shipped(oracle.document)
 		a.facts.limits = nil // of rules that are known
 	} else {
 		u = general(oracle.names, f)
@@ -445,7 +446,7 @@ func (a *asker) grants(n Name, permission string, target *policy.Target) []Grant
 	var out []Grant
 	for _, h := range a.data.heldBy(n, t) {
 		if e, ok := h.entry[permission]; ok {
-			out = append(out, Grant{Holder: h.holder, Target: h.key, Path: h.path + pointer(permission), Limits: e})
+			out = append(out, Grant{Holder: h.holder, Target: h.key, Path: h.pointer(permission), Limits: e})
 		}
 	}
 	return out
@@ -498,7 +499,7 @@ func parallel(ctx context.Context, n int, f func(i int)) error {
 func (oracle *Oracle) Resolve(name, issuer string) []Name {
 	var out []Name
 	if oracle.c.Bundle().Shipped() {
-		u := shipped(oracle.c.Bundle().Document())
+		u := shipped(oracle.document)
 		out = slices.DeleteFunc(append(u.principals, u.groups...), func(n Name) bool { return n.Name != name })
 	} else {
 		for p := range oracle.names.pairs {

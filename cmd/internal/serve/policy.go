@@ -108,7 +108,9 @@ func newGateCommand(stdout io.Writer) *cobra.Command {
 // gate is how candidates are tried: in a process of their own where there is a program
 // that knows how.
 func (c *config) gate() lifecycle.Gate {
-	o := gate.Options{Coverage: c.Policy.MinCoverage, MaxTTL: int64(c.Issuer.MaxTTL / time.Second)}
+	// No cap on lifetimes: a grant without max_ttl leaves them to the server's limits,
+	// which cut each one, and those of builds are longer than those of tokens.
+	o := gate.Options{Coverage: c.Policy.MinCoverage}
 	if len(c.gateProgram) == 0 {
 		return func(ctx context.Context, b *policy.Bundle) (gate.Report, error) { return gate.Run(ctx, b, o) }
 	}
