@@ -118,7 +118,7 @@ func (e *policyEditor) run(ctx context.Context) (err error) {
 		}
 	}()
 	for {
-		if err := e.open(ctx, dir, files); err != nil {
+		if err := e.open(dir, files); err != nil {
 			keep = true
 			return kept(err, dir)
 		}
@@ -230,8 +230,9 @@ func (e *policyEditor) again() bool {
 	return line == "y" || line == "yes" || line == "" && err == nil
 }
 
-// open runs the editor on files and waits for it.
-func (e *policyEditor) open(ctx context.Context, dir string, files []string) error {
+// open runs the editor on files and waits for it. A signal that ends us does not kill the
+// editor: what was not saved would be lost.
+func (e *policyEditor) open(dir string, files []string) error {
 	paths := make([]string, 0, len(files))
 	for _, name := range files {
 		paths = append(paths, filepath.Join(dir, name))
@@ -239,10 +240,10 @@ func (e *policyEditor) open(ctx context.Context, dir string, files []string) err
 	var cmd *exec.Cmd
 	if runtime.GOOS == "windows" {
 		words := strings.Fields(e.command)
-		cmd = exec.CommandContext(ctx, words[0], append(words[1:], paths...)...)
+		cmd = exec.Command(words[0], append(words[1:], paths...)...)
 	} else {
 		// As git does: the variable is a command line of the shell.
-		cmd = exec.CommandContext(ctx, "sh", append([]string{"-c", e.command + ` "$@"`, e.command}, paths...)...)
+		cmd = exec.Command("sh", append([]string{"-c", e.command + ` "$@"`, e.command}, paths...)...)
 	}
 	cmd.Dir = dir
 	cmd.Stdout, cmd.Stderr = e.g.stderr, e.g.stderr

@@ -20,22 +20,11 @@ var permissions = []string{"begin", "write", "commit", "read", "alter", "create"
 
 // grantFlags are those of `policy grant` and `policy revoke`.
 type grantFlags struct {
-	group   bool
 	message string
 }
 
 func (f *grantFlags) add(fs *pflag.FlagSet) {
-	fs.BoolVar(&f.group, "group", false, "the name is that of a group")
 	fs.StringVarP(&f.message, "message", "m", "", "what the change is for (default: what it does)")
-}
-
-// holderPath leads to a holder's grants in the data of the shipped rules.
-func (f *grantFlags) holderPath(issuer, name string) []string {
-	section := "principals"
-	if f.group {
-		section = "groups"
-	}
-	return []string{section, issuer, name, "grants"}
 }
 
 func newPolicyGrant(g *globals) *cobra.Command {
@@ -45,9 +34,10 @@ func newPolicyGrant(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "grant ISSUER SUBJECT DATABASE.TABLE PERMISSION...",
 		Short: "Give somebody permissions on a target",
-		Long: `Give a principal (or a group) permissions on a target, by an edit of the data in force.
-The target is DATABASE.TABLE, DATABASE.* or *. Permissions: begin, write, commit, read,
-alter, create, drop, policy. A permission that is held already gets the new limits.
+		Long: `Give a principal permissions on a target, by an edit of the data in force. The target is
+DATABASE.TABLE, DATABASE.* or *. Permissions: begin, write, commit, read, alter, create,
+drop, policy. A permission that is held already gets the new limits. Roles and groups are
+edited with sluice policy edit --data.
 
 Of each holder only the most specific entry counts: a first permission on shop.orders
 takes the place of what the same holder has on shop.*. The policy in force must have the
@@ -101,8 +91,8 @@ func newPolicyRevoke(g *globals) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "revoke ISSUER SUBJECT DATABASE.TABLE [PERMISSION...]",
 		Short: "Take permissions on a target from somebody",
-		Long: `Take permissions on a target from a principal (or a group), by an edit of the data in
-force. Tokens issued under them stop working.
+		Long: `Take permissions on a target from a principal, by an edit of the data in force. Tokens
+issued under them stop working.
 
 With PERMISSION the entry of the target stays, empty if need be, so that a wider entry of
 the same holder does not take its place. Without, the entry goes, and a wider one counts
@@ -126,7 +116,7 @@ func (f *grantFlags) ops(args []string, op func(path []string) v1.PolicyDataOp) 
 	if err := checkGrantTarget(target); err != nil {
 		return nil, err
 	}
-	entry := append(f.holderPath(issuer, name), target)
+	entry := []string{"principals", issuer, name, "grants", target}
 	if len(args) == 3 {
 		return []v1.PolicyDataOp{op(entry)}, nil
 	}

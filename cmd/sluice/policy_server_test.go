@@ -215,7 +215,6 @@ func TestPolicyGrantAndRevoke(t *testing.T) {
 	} {
 		s.fails(exitUsage, "", slices.Concat([]string{"policy", "grant"}, args)...)
 	}
-	s.ok("policy", "grant", "--group", "urn:sluice:dev", "readers", "*", "read")
 }
 
 func TestPolicyActivationFlags(t *testing.T) {

@@ -162,11 +162,13 @@ func (s *service) followSource(c policySourceConfig, m *lifecycle.Manager, log *
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
+	start := time.Now()
 	go func() {
 		defer close(done)
 		_ = source.Follow(ctx, src, c.Every, func(ctx context.Context, snap source.Snapshot, err error) {
 			if err == nil {
-				err = take(ctx, m, snap, c.Activate)
+				err = take(ctx, m, snap, c.Activate, start)
+				start = time.Time{} // what comes from now on is new
 			}
 			if err != nil && ctx.Err() == nil {
 				log.Error("the policy source brought nothing that can be used; what is in force stays", "source", src.String(), "error", err)
@@ -181,12 +183,18 @@ func (s *service) followSource(c policySourceConfig, m *lifecycle.Manager, log *
 	return nil
 }
 
-func take(ctx context.Context, m *lifecycle.Manager, snap source.Snapshot, activate bool) error {
+// take proposes what a source holds and has it put in force. What was stored before start
+// and is not in force was replaced or rolled back since, or is a candidate: reading it
+// once more is no reason to put it in force.
+func take(ctx context.Context, m *lifecycle.Manager, snap source.Snapshot, activate bool, start time.Time) error {
 	meta, _, err := m.Propose(ctx, lifecycle.Proposal{
 		Bundle: snap.Bundle, Author: snap.Meta.Author, Message: snap.Meta.Message, Source: snap.Meta.Source,
 	})
 	if err != nil || !activate {
 		return err
+	}
+	if s, _ := m.State(); meta.Time.Before(start) && s.Active != meta.ID {
+		return fmt.Errorf("policy %s was stored before this start, and %s is in force: change the source, or run `sluice policy activate %.12s --expect any`", meta.ID, s.Active, meta.ID)
 	}
 	_, err = m.Activate(ctx, lifecycle.Activation{Revision: meta.ID, By: snap.Meta.Author, Reason: snap.Meta.Message, Soak: -1})
 	return err
