@@ -31,6 +31,7 @@ type ruleset struct {
 	schema   *jsonschema.Schema // of the data; may be nil
 	dynamic  bool               // the schema means something else in parts
 	warnings []Problem
+	remember time.Duration // how old an answer may be; 0 = not declared
 
 	schemaText []byte // that schema was compiled from
 
@@ -93,6 +94,9 @@ func compile(s *source, digest string) (*ruleset, []Problem) {
 	rs := &ruleset{digest: digest, compiler: newCompiler()}
 	if rs.compiler.Compile(modules); rs.compiler.Failed() {
 		return nil, astProblems(s.rules, rs.compiler.Errors)
+	}
+	if rs.remember, problems = declared(modules); len(problems) > 0 {
+		return nil, problems
 	}
 	if problems = rs.checkEntry(); loadError(s.name, problems) != nil {
 		return nil, problems

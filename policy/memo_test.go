@@ -2,6 +2,8 @@ package policy
 
 import (
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -227,6 +229,102 @@ func BenchmarkDecideRemembered(b *testing.B) {
 	for i := 0; b.Loop(); i++ {
 		if d, err := e.Decide(b.Context(), benchInput(i%1000)); err != nil || !d.Allow {
 			b.Fatalf("%+v, %v", d, err)
+		}
+	}
+}
+
+// TestMemoryEqualsTheRulesOnRandomInputs draws inputs from few values, so that many
+// come again, and compares what a remembering engine answers with what rules do.
+func TestMemoryEqualsTheRulesOnRandomInputs(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	recalled, fresh := prepared(t, "", benchData(8), DefaultMemory), prepared(t, "", benchData(8), 0)
+	timed := "decision := {\"allow\": true, \"rule\": substring(input.time, 11, 8)} if data.good[input.principal.subject]\n"
+	timedRecalled, timedFresh := prepared(t, timed, nil, DefaultMemory), prepared(t, timed, nil, 0)
+	for range 4000 {
+		in := fewInputs(r)
+		for _, pair := range [][2]*Candidate{{recalled, fresh}, {timedRecalled, timedFresh}} {
+			got, err1 := pair[0].Decide(t.Context(), in)
+			want, err2 := pair[1].Decide(t.Context(), in)
+			got.ID, want.ID = "", ""
+			a, _ := json.Marshal(got)
+			b, _ := json.Marshal(want)
+			if (err1 == nil) != (err2 == nil) || string(a) != string(b) {
+				t.Fatalf("%+v\n got %s, %v\nwant %s, %v", in, a, err1, b, err2)
+			}
+		}
+	}
+	if n := len(recalled.g.memory.young) + len(recalled.g.memory.old); n == 0 || n > 3000 {
+		t.Errorf("%d answers remembered of 4000: too few inputs came again", n)
+	}
+}
+
+func prepared(t *testing.T, rules string, data []byte, memory int) *Candidate {
+	t.Helper()
+	b, err := ShippedBundle(data)
+	if rules != "" {
+		b, err = BundleOf(rulesDir(t, rules, `{"good": {"worker-1": true}}`))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := Prepare(t.Context(), b, PrepareOptions{Memory: memory})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func fewInputs(r *rand.Rand) Input {
+	in := benchInput(r.IntN(2))
+	in.Action = actions[r.IntN(len(actions))]
+	in.Time = in.Time.Add(time.Duration(r.IntN(100)) * time.Second)
+	in.Client.RequestID = fmt.Sprint(r.IntN(1000))
+	in.Target.Table = fmt.Sprint("t", r.IntN(2))
+	in.Request.Ops = [][]string{{"write"}, {"read", "write"}, {"manifest:write"}, {"snapshot:read"}, nil}[r.IntN(5)]
+	in.Request.Buckets = [][]int{{0}, {0, 1}, {3}, nil}[r.IntN(4)]
+	if r.IntN(4) == 0 {
+		in.Session = nil
+	}
+	if r.IntN(4) == 0 {
+		in.Principal.Via = ViaToken
+	}
+	return in
+}
+
+// TestMemoryOfTimeIsBoundedByWhatRulesDeclare: rules that read the time share answers
+// within the slot they declare, and not beyond.
+func TestMemoryOfTimeIsBoundedByWhatRulesDeclare(t *testing.T) {
+	const rule = "default decision := {\"allow\": false}\n\ndecision := {\"allow\": true} if {\n\tinput.action == \"begin\"\n\tinput.time < \"2026-01-01T00:00:15Z\"\n}\n"
+	annotated := func(text string) (*Engine, error) {
+		return rules(t, "# METADATA\n# custom:\n#   remember_seconds: "+text+"\npackage sluice.authz\n\n"+rule, `{}`)
+	}
+	e, err := annotated("10")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(second int) bool {
+		in := begin("x")
+		in.Time = time.Date(2026, 1, 1, 0, 0, second, 0, time.UTC)
+		d, err := e.Decide(t.Context(), in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.Allow
+	}
+	for _, tt := range []struct {
+		second int
+		allow  bool
+	}{{9, true}, {10, true}, {16, true} /* the slot's answer */, {20, false}, {14, true}} {
+		if got := at(tt.second); got != tt.allow {
+			t.Errorf("second %d: allow %v", tt.second, got)
+		}
+	}
+	if n := e.remembered(); n != 3 {
+		t.Errorf("%d answers remembered, of three slots", n)
+	}
+	for _, wrong := range []string{"0", "61", "-1", "1.5", "soon", "\"10s\""} {
+		if _, err := annotated(wrong); err == nil || !strings.Contains(err.Error(), "remember_seconds must") {
+			t.Errorf("%s: %v", wrong, err)
 		}
 	}
 }

@@ -28,6 +28,7 @@ const (
 	CodeUnread      = "unread"       // a file looks like data but is not read
 	CodeUnformatted = "unformatted"  // not in canonical form
 	CodeTooLarge    = "too_large"    // a rule, a number or the rules together
+	CodeRemember    = "remember"     // a declaration of how old an answer may be is wrong
 	CodeDangling    = "unknown_role" // data name a role that does not exist
 )
 
