@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/explain"
 	"github.com/fluss-sluice/sluice/policy/revision"
 	"github.com/fluss-sluice/sluice/policy/shadow"
 )
@@ -127,7 +128,12 @@ func (m *Manager) ride(ctx context.Context, want *revision.Shadow) {
 		if err != nil {
 			m.c.Logger.Error("the shadow policy cannot be loaded", "revision", want.Revision, "error", err)
 		} else {
-			next = shadow.New(shadow.Config{Candidate: c, Revision: want.Revision, Share: want.Share, Now: m.c.Now})
+			next = shadow.New(shadow.Config{
+				Candidate: c, Revision: want.Revision, Share: want.Share, Now: m.c.Now,
+				Explain: func(ctx context.Context, in policy.Input) (*explain.Explanation, error) {
+					return explain.Explain(ctx, c, in)
+				},
+			})
 		}
 	}
 	m.mu.Lock()

@@ -529,10 +529,18 @@ func TestAShadowCountsWhatWouldDiffer(t *testing.T) {
 	if !b.may("alice") || b.may("bob") || b.may("carl") {
 		t.Fatal("the shadow decides")
 	}
-	eventually(t, "three second decisions", func() bool { r, ok := b.Shadow(); return ok && r.Decided+r.Dropped == 3 })
+	eventually(t, "three second decisions and their samples", func() bool {
+		r, ok := b.Shadow()
+		return ok && r.Decided+r.Dropped == 3 && (r.Dropped > 0 || len(r.Samples) == 2)
+	})
 	r, _ := b.Shadow()
 	if r.Dropped == 0 && (r.Differences[replay.AllowToDeny] != 1 || r.Differences[replay.DenyToAllow] != 1 || r.Differing != 2 || len(r.Samples) != 2) {
 		t.Errorf("%+v", r)
+	}
+	for _, sample := range r.Samples {
+		if sample.Why == nil || len(sample.Why.Lines) == 0 || sample.Why.Summary == "" {
+			t.Errorf("a sample says nothing of why: %+v", sample.Why)
+		}
 	}
 	if _, err := b.StopShadow(t.Context(), "ann"); err != nil {
 		t.Fatal(err)

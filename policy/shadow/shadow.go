@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fluss-sluice/sluice/policy"
+	"github.com/fluss-sluice/sluice/policy/explain"
 	"github.com/fluss-sluice/sluice/policy/replay"
 )
 
@@ -41,6 +42,9 @@ type Config struct {
 	// Samples is how many differing requests are kept of each kind; 0 means
 	// DefaultSamples.
 	Samples int
+	// Explain tells why the candidate decides an input as it does, for the samples; nil
+	// leaves that out.
+	Explain func(ctx context.Context, in policy.Input) (*explain.Explanation, error)
 	Now     func() time.Time // nil = time.Now
 }
 
@@ -79,6 +83,8 @@ type Sample struct {
 	Record policy.Record   `json:"record"` // as it was decided
 	After  policy.Decision `json:"after"`  // by the candidate
 	Error  string          `json:"error,omitempty"`
+	// Why has the lines of the candidate's rules that mattered.
+	Why *explain.Explanation `json:"why,omitempty"`
 }
 
 // New starts a rider.
@@ -151,7 +157,7 @@ func (r *Rider) ride(ctx context.Context) {
 			if ctx.Err() != nil {
 				return // an interrupted decision says nothing about the candidate
 			}
-			r.compare(rec, d, err)
+			r.compare(ctx, rec, d, err)
 			rest.Reset(time.Duration(float64(time.Since(start)) * (1/r.c.Load - 1)))
 		}
 		select {
@@ -162,28 +168,36 @@ func (r *Rider) ride(ctx context.Context) {
 	}
 }
 
-func (r *Rider) compare(rec policy.Record, d policy.Decision, err error) {
+func (r *Rider) compare(ctx context.Context, rec policy.Record, d policy.Decision, err error) {
 	kinds := replay.Compare(&rec, d, err)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.report.Decided++
-	if len(kinds) == 0 {
-		return
-	}
-	r.report.Differing++
-	wanted := false
-	for _, k := range kinds {
-		r.report.Differences[k]++
-		wanted = wanted || r.report.Differences[k] <= uint64(r.c.Samples)
-	}
-	if !wanted {
+	if !r.count(kinds) {
 		return
 	}
 	s := Sample{Kinds: kinds, Record: rec, After: d}
 	if err != nil {
 		s.Error = err.Error()
 	}
+	if r.c.Explain != nil {
+		s.Why, _ = r.c.Explain(ctx, rec.Input) // a sample without it is better than none
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.report.Samples = append(r.report.Samples, s)
+}
+
+// count counts a second decision and reports whether it is to be kept as a sample.
+func (r *Rider) count(kinds []replay.Kind) (wanted bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.report.Decided++
+	if len(kinds) > 0 {
+		r.report.Differing++
+	}
+	for _, k := range kinds {
+		r.report.Differences[k]++
+		wanted = wanted || r.report.Differences[k] <= uint64(r.c.Samples)
+	}
+	return wanted
 }
 
 // Report is what was seen so far.

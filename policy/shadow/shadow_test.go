@@ -3,6 +3,7 @@ package shadow
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -92,6 +93,7 @@ func TestDifferencesAreCountedAndSampledAndChangeNothing(t *testing.T) {
 		offer("ann", false) // gained
 	}
 	offer("broken", true)
+	eventually(t, "the samples", func() bool { return len(r.Report().Samples) == 5 })
 	got := r.Report()
 	if got.Revision != "r-2" || got.Decided != 16 || got.Differing != 11 || got.Differences[replay.AllowToDeny] != 5 ||
 		got.Differences[replay.DenyToAllow] != 5 || got.Differences[replay.AllowToError] != 1 {
@@ -128,6 +130,40 @@ func BenchmarkOffer(b *testing.B) {
 			for b.Loop() {
 				r.Offer(rec)
 			}
+		})
+	}
+}
+
+// BenchmarkDecide compares the p99 of live decisions with and without a policy that rides
+// along on all of them.
+func BenchmarkDecide(b *testing.B) {
+	data := []byte(`{"principals": {"https://login.example.com": {"ann": {"grants": {"shop.*": {"read": {}}}}}}}`)
+	for _, share := range []float64{0, 1} {
+		b.Run(fmt.Sprintf("shadow of %g", share), func(b *testing.B) {
+			var r *Rider
+			e, err := policy.Open(b.Context(), policy.Config{Data: data, OnDecision: func(rec policy.Record) { r.Offer(rec) }})
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer e.Close()
+			r = New(Config{Candidate: e.Active(), Share: share})
+			defer r.Close()
+			in := policy.Input{Action: policy.ActionRead, Principal: policy.Principal{Issuer: "https://login.example.com", Subject: "ann", Via: "identity"},
+				Target: &policy.Target{Database: "shop", Table: "orders"}, Request: policy.Request{Ops: []string{"snapshot:read"}}}
+			took := make([]time.Duration, 0, 1<<16)
+			for b.Loop() {
+				in.Request.Epoch++ // or the answer would be remembered
+				start := time.Now()
+				if d, err := e.Decide(b.Context(), in); err != nil || !d.Allow {
+					b.Fatalf("%+v, %v", d, err)
+				}
+				if len(took) < cap(took) {
+					took = append(took, time.Since(start))
+				}
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-us")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-us")
 		})
 	}
 }
