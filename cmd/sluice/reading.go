@@ -108,9 +108,15 @@ func (f *clusterFlags) dial(ctx context.Context) (*client.Client, error) {
 		}
 	}
 	if f.User != "" {
+		if _, err := f.password(ctx); err != nil {
+			return nil, &usageError{fmt.Errorf("--sasl-password-file: %w", err)}
+		}
 		conf.SASL = &client.PLAIN{User: f.User, Password: f.password}
 	}
 	conns, err := client.Dial(ctx, conf)
+	if err != nil && f.User == "" && client.CodeOf(err) == client.CodeAuthentication {
+		return nil, &hinted{&clusterError{err}, "does the cluster want a user? Name one in --sasl-user, with --sasl-password-file"}
+	}
 	if err != nil {
 		return nil, &clusterError{err}
 	}
