@@ -82,7 +82,7 @@ func given(fs *pflag.FlagSet) map[string]string {
 	out := map[string]string{}
 	fs.Visit(func(fl *pflag.Flag) {
 		switch fl.Name {
-		case "resume", "work-dir", "url", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
+		case "resume", "work-dir", "url", "give-up", "identity-token-file", "dev-subject", "dev-group", "output", "quiet":
 		case "memory", "parallelism", "checkpoint-interval", "token-ttl", "credentials":
 		default:
 			if !slices.Contains(clusterLoadFlags, fl.Name) {
@@ -206,13 +206,16 @@ input ends the load and gives the session up, so that it can be begun anew.`,
 	fs := c.Flags()
 	f.add(fs)
 	c.RunE = func(cmd *cobra.Command, args []string) error {
-		b := &build{g: g}
+		b := &build{g: g, endsStuck: f.giveUp}
 		cluster, err := f.cluster.check(g, fs)
 		if err != nil {
 			return err
 		}
 		if cluster {
 			b.cluster = &f.cluster
+		}
+		if f.giveUp && !cluster && !f.resume {
+			return &usageError{errors.New("--give-up ends a load into a cluster: name it in --cluster, or give --resume; through a server it is `sluice session abort --give-up`")}
 		}
 		if f.resume {
 			return b.resume(cmd.Context(), &f.buildFlags, "load", fs, args, b.finishLoad)
@@ -236,6 +239,7 @@ type loadFlags struct {
 	timeout              time.Duration
 	options              loadOptions
 	cluster              clusterLoad
+	giveUp               bool
 }
 
 func (f *loadFlags) add(fs *pflag.FlagSet) {
@@ -248,6 +252,7 @@ func (f *loadFlags) add(fs *pflag.FlagSet) {
 	addHandOver(fs, &f.handOver)
 	f.options.add(fs)
 	f.cluster.add(fs)
+	fs.BoolVar(&f.giveUp, "give-up", false, "with --cluster: end an earlier load of the target whose publication is stuck, and leave what was published as it is")
 }
 
 // target reads the target, and what is left of the arguments.
@@ -299,6 +304,8 @@ type build struct {
 
 	cluster *clusterLoad  // of this run's flags, nil for none
 	local   *localService // nil for a load through a server
+
+	endsStuck bool // this run is to end a load that is stuck, and nothing else
 
 	resumed  bool
 	begun    bool // the session began in this run
@@ -412,6 +419,9 @@ func (b *build) goOnWith(ctx context.Context, j *job, cp *builder.Checkpoint, fi
 		return b.explain(err)
 	}
 	defer func() { err = errors.Join(err, b.endLocal(err)) }()
+	if b.endsStuck && (b.local == nil || j.Context == nil) {
+		return nothingStuck(j.Target)
+	}
 	if b.local != nil && j.Context != nil {
 		if done, err := b.decided(ctx); done != nil || err != nil {
 			return b.done(done, err)

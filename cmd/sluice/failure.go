@@ -240,7 +240,7 @@ var serverHints = map[string]string{
 	v1.CodeNotFound:              "`sluice table list` and `sluice session list` show what there is and you may see",
 	v1.CodeTargetOwned:           "another session loads this target: `sluice session list --target` shows it; wait for it, or abort it",
 	v1.CodeTargetNotEmpty:        "a bulk load needs an empty target: load a new table or partition, or drop and create this one",
-	v1.CodePublicationStuck:      "mend what stands above (rows of others are deleted by whoever wrote them) and repeat the commit; or let an operator end the load as it is: `sluice session abort SESSION --give-up`",
+	v1.CodePublicationStuck:      "mend what stands above and repeat the commit. A bucket that others wrote to is never loaded, even if they delete their rows: let an operator end the load as it is (`sluice session abort SESSION --give-up`), drop the table or partition, and load it anew",
 	v1.CodeForeignSubmission:     "that submission id began something else: choose another one",
 	v1.CodeSessionEnded:          "the session is over: `sluice session show` says how; begin a new one",
 	v1.CodeStaleEpoch:            "a newer session owns the target: get its build context, or begin anew",

@@ -179,6 +179,7 @@ func findNodes(l *serve.Load, told map[string]string, silent string) error {
 //
 //	loads/{digest}.lock       held while a process loads there
 //	loads/{digest}/data       sessions and keys: until the load is over
+//	loads/{digest}/gone       what was data, while it is being removed
 //	loads/{digest}/log.jsonl  what the service says: until a load succeeds
 type localService struct {
 	*serve.Local
@@ -188,9 +189,20 @@ type localService struct {
 
 func (l *localService) logFile() string { return filepath.Join(l.dir, "log.jsonl") }
 func (l *localService) dataDir() string { return filepath.Join(l.dir, "data") }
+func (l *localService) goneDir() string { return filepath.Join(l.dir, "gone") }
 
-// startLocal starts the service of a job.
-func startLocal(ctx context.Context, j *job) (_ *localService, err error) {
+// discard removes the data, of which a crash leaves all or nothing: half a store is
+// none that opens.
+func (l *localService) discard() error {
+	if err := durable.Rename(l.dataDir(), l.goneDir()); err != nil {
+		return err
+	}
+	durable.Point("load.discarded")
+	return os.RemoveAll(l.goneDir())
+}
+
+// startLocal starts the service of a job; giveUp is for a run that ends it.
+func startLocal(ctx context.Context, j *job, giveUp bool) (_ *localService, err error) {
 	load, err := j.Cluster.resolve(ctx, j)
 	if err != nil {
 		return nil, err
@@ -200,7 +212,10 @@ func startLocal(ctx context.Context, j *job) (_ *localService, err error) {
 	if err := s.acquire(j.Target); err != nil {
 		return nil, err
 	}
-	load.DataDir, load.LogFile = s.dataDir(), s.logFile()
+	if err := os.RemoveAll(s.goneDir()); err != nil {
+		return nil, errors.Join(fmt.Errorf("state directory: %w", err), s.lock.Close())
+	}
+	load.DataDir, load.LogFile, load.MayGiveUp = s.dataDir(), s.logFile(), giveUp
 	if s.Local, err = serve.Start(ctx, load); err != nil {
 		err = errors.Join(&clusterError{err}, s.lock.Close())
 		if errors.Is(err, serve.ErrLoad) {
@@ -236,7 +251,7 @@ func (e *conflictError) ExitCode() int { return exitConflict }
 
 // connectLocal makes the client of a load into a cluster.
 func (b *build) connectLocal(ctx context.Context, j *job) (err error) {
-	if b.local, err = startLocal(ctx, j); err != nil {
+	if b.local, err = startLocal(ctx, j, b.endsStuck); err != nil {
 		return err
 	}
 	// It checks the configuration only, which is ours.
@@ -266,9 +281,9 @@ func (b *build) endLocal(failed error) error {
 	err = l.Close()
 	switch {
 	case over && failed == nil:
-		err = errors.Join(err, os.RemoveAll(l.dir))
+		err = errors.Join(err, l.discard(), os.RemoveAll(l.dir))
 	case over:
-		err = errors.Join(err, os.RemoveAll(l.dataDir()))
+		err = errors.Join(err, l.discard())
 	}
 	return errors.Join(err, l.lock.Close())
 }
@@ -297,6 +312,9 @@ func (b *build) settle(ctx context.Context) (*v1.Session, error) {
 	}
 	for _, s := range sessions {
 		before := s.Phase
+		if s.Phase == phasePublishing && b.endsStuck {
+			return nil, b.endStuck(ctx, s)
+		}
 		if s.Phase != phaseDone {
 			if s, err = b.settleOne(ctx, s); err != nil {
 				return nil, err
@@ -309,7 +327,25 @@ func (b *build) settle(ctx context.Context) (*v1.Session, error) {
 			b.g.remark("an earlier load of %s, which was cut off, is over now: %s", s.Target, s.State)
 		}
 	}
+	if b.endsStuck {
+		return nil, nothingStuck(b.job.Target)
+	}
 	return nil, nil
+}
+
+func nothingStuck(target v1.Target) error {
+	return &conflictError{fmt.Errorf("--give-up: no load of %s is stuck, and none was ended: repeat the command without it", target)}
+}
+
+// endStuck ends a decided session as it is. The answer is an error all the same: the
+// load is not what it should have become.
+func (b *build) endStuck(ctx context.Context, s v1.Session) error {
+	ended, err := b.client.API().GiveUp(ctx, s.ID, s.Epoch)
+	if err != nil {
+		return err
+	}
+	over := &conflictError{fmt.Errorf("session %s of %s was given up: %s", s.ID, s.Target, ended.AbortMessage)}
+	return &hinted{over, "to load it anew, drop the table or partition, create it again, and repeat the command without --give-up"}
 }
 
 // decided looks at the session of a job that is gone on with. One that is being
@@ -321,6 +357,16 @@ func (b *build) decided(ctx context.Context) (*v1.Session, error) {
 		return nil, &usageError{fmt.Errorf("the state directory %s knows nothing of the load in %s: name the --state-dir of the first run, or delete %s and begin anew", b.job.Cluster.StateDir, b.dir.path, b.dir.file(jobFile))}
 	}
 	if err != nil {
+		return nil, err
+	}
+	if b.endsStuck {
+		if s.Phase != phasePublishing {
+			return nil, nothingStuck(b.job.Target)
+		}
+		err := b.endStuck(ctx, *s)
+		if over := (*conflictError)(nil); errors.As(err, &over) {
+			err = errors.Join(err, b.clear())
+		}
 		return nil, err
 	}
 	if s.Phase == phaseFrozen && s.ValidationError == "" || s.Phase == phasePublishing {
@@ -354,7 +400,8 @@ func (b *build) settleOne(ctx context.Context, s v1.Session) (v1.Session, error)
 	return b.await(ctx, s)
 }
 
-// await waits until a session is over, or needs somebody to commit it again.
+// await waits until a session is over, or needs somebody to commit it again. One that is
+// being published is committed again, which tells why it does not end.
 func (b *build) await(ctx context.Context, s v1.Session) (v1.Session, error) {
 	for {
 		now, err := b.client.API().Session(ctx, s.ID)
@@ -363,6 +410,15 @@ func (b *build) await(ctx context.Context, s v1.Session) (v1.Session, error) {
 		}
 		if now.Phase == phaseDone || now.ValidationError != "" && now.Phase == phaseFrozen {
 			return *now, nil
+		}
+		if now.Phase == phasePublishing {
+			now, err := b.client.API().Commit(ctx, now.ID, v1.CommitRequest{Epoch: now.Epoch, Manifest: now.Manifest})
+			switch {
+			case err == nil:
+				return *now, nil
+			case problemCode(err) != v1.CodeSessionEnded: // its end is what is looked at next
+				return s, err
+			}
 		}
 		select {
 		case <-time.After(settlePause):
@@ -400,6 +456,8 @@ func (b *build) ofCluster(err error) error {
 		hint = "another load holds the target, from another machine or state directory: repeat that command, with its --state-dir, and it is finished or given up"
 	case v1.CodeNotFound:
 		hint = "is the name right? Tables are created by the cluster's own clients; --missing creates a partition"
+	case v1.CodePublicationStuck:
+		hint = "mend what stands above and repeat the command. A bucket that others wrote to is never loaded, even if they delete their rows: end the load as it is with the same command and --give-up, drop the table or partition, and load it anew"
 	case v1.CodeInternal, v1.CodeClusterUnavailable, v1.CodeTimeout:
 		hint = "what happened stands in " + b.local.logFile()
 	case v1.CodeTargetRefused: // the reason is the message's, and it may be one of many

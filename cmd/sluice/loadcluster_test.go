@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -21,6 +22,7 @@ import (
 	v1 "github.com/fluss-sluice/sluice/api/v1"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
+	"github.com/fluss-sluice/sluice/fluss/row"
 	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/internal/durable"
 	"github.com/fluss-sluice/sluice/session/credential"
@@ -203,7 +205,8 @@ func TestAClusterIsLoadedWithoutAServer(t *testing.T) {
 		{"another directory than the cluster's", parted + "/tue rows.csv --remote-dir .", exitConflict, "does not keep its files"},
 		{"a directory that is not there", parted + "/tue rows.csv --remote-dir gone", exitUsage, "mount it"},
 		{"a ZooKeeper that is away", parted + "/tue rows.csv --zookeeper 127.0.0.1:1", exitUnavailable, "ZooKeeper"},
-		{"another root of ZooKeeper", parted + "/tue rows.csv --zookeeper-root /elsewhere", exitUnavailable, "ZooKeeper"},
+		{"another root of ZooKeeper", parted + "/tue rows.csv --zookeeper-root /elsewhere", exitUnavailable, "no Fluss cluster lives at the root /elsewhere"},
+		{"a root that is no path", parted + "/tue rows.csv --zookeeper-root elsewhere", exitUsage, "zookeeper.path.root"},
 		{"a ZooKeeper without a port", parted + "/tue rows.csv --zookeeper localhost", exitUsage, "host:port"},
 		{"keys of the store", parted + "/tue rows.csv --credentials sts", exitUsage, "--cluster"},
 		{"a way that does not exist", parted + "/tue rows.csv --publication magic", exitUsage, "in_place"},
@@ -224,7 +227,7 @@ func TestTheServiceOfALoadServesNobodyElse(t *testing.T) {
 	l := newLoader(t)
 	mine, other := l.table(), l.table()
 	target, _ := parseTarget(mine)
-	s, err := startLocal(t.Context(), &job{Target: target, Cluster: &clusterLoad{clusterFlags: clusterFlags{Bootstrap: []string{l.cluster.Bootstrap()}}, StateDir: l.state}})
+	s, err := startLocal(t.Context(), &job{Target: target, Cluster: &clusterLoad{clusterFlags: clusterFlags{Bootstrap: []string{l.cluster.Bootstrap()}}, StateDir: l.state}}, false)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -261,7 +264,7 @@ func TestTheServiceOfALoadServesNobodyElse(t *testing.T) {
 		t.Error("it gives tokens away")
 	}
 	// One process at a time: the second would undo what the first does.
-	if _, err := startLocal(t.Context(), &job{Target: target, Cluster: &clusterLoad{clusterFlags: clusterFlags{Bootstrap: []string{l.cluster.Bootstrap()}}, StateDir: l.state}}); describe(err).ExitCode != exitConflict {
+	if _, err := startLocal(t.Context(), &job{Target: target, Cluster: &clusterLoad{clusterFlags: clusterFlags{Bootstrap: []string{l.cluster.Bootstrap()}}, StateDir: l.state}}, false); describe(err).ExitCode != exitConflict {
 		t.Errorf("a second one started: %v", err)
 	}
 }
@@ -329,6 +332,89 @@ func TestAKilledLoadWhoseWorkIsLost(t *testing.T) {
 	l.loaded(table, "mon")
 }
 
+// write adds rows of somebody else, to each bucket some.
+func (l *loader) write(name string) {
+	l.t.Helper()
+	table, err := l.client.OpenTable(l.ctx, client.TablePath{Database: "fluss", Table: strings.TrimPrefix(name, "fluss.")})
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	for i := range int32(30) {
+		if err := table.Upsert(l.ctx, []row.Value{row.Int32(i), row.String("sun"), row.String("theirs")}); err != nil {
+			l.t.Fatal(err)
+		}
+	}
+}
+
+// TestALoadThatIsStuckIsToldAndEnded writes into the table behind the decision.
+func TestALoadThatIsStuckIsToldAndEnded(t *testing.T) {
+	l := newLoader(t)
+	l.input("rows.csv", "mon")
+	at := l.cluster.Bootstrap()
+	for _, row := range []struct {
+		name        string
+		lost        bool
+		again, last []string
+	}{
+		{"with its work directory", false, []string{"load", "--resume"}, []string{"load", "--resume", "--give-up"}},
+		{"without", true, []string{"load", "TABLE", "rows.csv", "--cluster", at}, []string{"load", "TABLE", "rows.csv", "--cluster", at, "--give-up"}},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l.t = t
+			table := l.table()
+			of := func(args []string) []string {
+				args = slices.Clone(args)
+				for i := range args {
+					args[i] = strings.Replace(args[i], "TABLE", table, 1)
+				}
+				return args
+			}
+			l.killed("commit.decided", "load", table, "rows.csv", "--cluster", at)
+			l.write(table)
+			if row.lost {
+				if err := os.RemoveAll(defaultWorkDir); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := l.run(of(row.again)...)
+			if r.code != exitConflict || !strings.Contains(r.stderr, "rows of somebody else") || !strings.Contains(r.stderr, "--give-up") || strings.Contains(r.stderr, "session abort") {
+				t.Fatalf("a stuck load: exit %d, %s", r.code, r.stderr)
+			}
+			if r = l.run(of(row.last)...); r.code != exitConflict || !strings.Contains(r.stderr, "was given up: buckets [] serve") {
+				t.Fatalf("its end: exit %d, %s", r.code, r.stderr)
+			}
+			if _, err := os.Stat(defaultWorkDir); err == nil {
+				t.Error("the work directory is left")
+			}
+			if r = l.run("load", table, "rows.csv", "--cluster", at, "--give-up"); r.code != exitConflict || !strings.Contains(r.stderr, "no load of "+table+" is stuck") {
+				t.Errorf("once more: exit %d, %s", r.code, r.stderr)
+			}
+			if r = l.run("load", table, "rows.csv", "--cluster", at); r.code != exitConflict || !strings.Contains(r.stderr, "target_not_empty") {
+				t.Errorf("a load into their rows: exit %d, %s", r.code, r.stderr)
+			}
+		})
+	}
+	l.fails(exitUsage, "--cluster", "load", "fluss.t", "rows.csv", "--give-up")
+}
+
+// TestALoadKilledWhileItTidiesUp leaves no half of its state behind.
+func TestALoadKilledWhileItTidiesUp(t *testing.T) {
+	l := newLoader(t)
+	l.input("rows.csv", "mon")
+	table := l.table()
+	args := []string{"load", table, "rows.csv", "--cluster", l.cluster.Bootstrap()}
+	l.killed("load.discarded", args...)
+	l.loaded(table, "mon")
+	if r := l.run(args...); r.code != exitConflict || !strings.Contains(r.stderr, "loaded before") {
+		t.Errorf("repeated: exit %d, %s", r.code, r.stderr)
+	}
+	for _, left := range l.leftovers() {
+		if filepath.Base(left) != "log.jsonl" {
+			t.Errorf("left %s", left)
+		}
+	}
+}
+
 func TestAClusterThatCannotBeLoaded(t *testing.T) {
 	s := alone(t)
 	s.env[envStateDir] = filepath.Join(t.TempDir(), "state")
@@ -360,8 +446,11 @@ func TestAClusterThatCannotBeLoaded(t *testing.T) {
 		says           string
 	}{
 		{"nobody listens", nobody, "", exitUnavailable, nobody},
+		{"an address without a port", "localhost", "", exitUsage, "host:port"},
+		{"a port that is none", "localhost:99999", "", exitUsage, "port number"},
 		{"a web server", web.Listener.Addr().String(), "", exitUnavailable, ""},
-		{"a user is asked for", strings.Join(locked.Bootstrap(), ","), "", exitDenied, ""},
+		{"a user is asked for", strings.Join(locked.Bootstrap(), ","), "", exitDenied, "--sasl-user"},
+		{"a password's file that is not there", plain, "--sasl-user me --sasl-password-file gone", exitUsage, "--sasl-password-file: password of me"},
 		{"a wrong password", strings.Join(locked.Bootstrap(), ","), "--sasl-user me --sasl-password-file password", exitDenied, ""},
 		{"a user without a password", plain, "--sasl-user me", exitUsage, "--sasl-password-file"},
 		{"it does not say where its files are", plain, "", exitUsage, "--remote-dir"},

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
+	"strconv"
 	"strings"
 
 	awsconfig "github.com/aws/aws-sdk-go-v2/config"
@@ -100,14 +102,37 @@ func (f *clusterFlags) dial(ctx context.Context) (*client.Client, error) {
 	if (f.User == "") != (f.PasswordFile == "") {
 		return nil, &usageError{errors.New("--sasl-user and --sasl-password-file belong together")}
 	}
+	for _, a := range f.Bootstrap {
+		if err := checkAddress(a); err != nil {
+			return nil, &usageError{fmt.Errorf("--cluster: %w", err)}
+		}
+	}
 	if f.User != "" {
+		if _, err := f.password(ctx); err != nil {
+			return nil, &usageError{fmt.Errorf("--sasl-password-file: %w", err)}
+		}
 		conf.SASL = &client.PLAIN{User: f.User, Password: f.password}
 	}
 	conns, err := client.Dial(ctx, conf)
+	if err != nil && f.User == "" && client.CodeOf(err) == client.CodeAuthentication {
+		return nil, &hinted{&clusterError{err}, "does the cluster want a user? Name one in --sasl-user, with --sasl-password-file"}
+	}
 	if err != nil {
 		return nil, &clusterError{err}
 	}
 	return conns, nil
+}
+
+// checkAddress refuses what no server can be reached at.
+func checkAddress(a string) error {
+	host, port, err := net.SplitHostPort(a)
+	if err != nil || host == "" {
+		return fmt.Errorf("%.100q is not host:port", a)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%.100q: %.20q is no port number", a, port)
+	}
+	return nil
 }
 
 // password reads the file anew for each connection.

@@ -61,6 +61,9 @@ func (t *targetConfig) checkFluss(bad func(key, format string, args ...any)) {
 			}
 		}
 	}
+	if r := f.ZooKeeperRoot; r != "" && (!strings.HasPrefix(r, "/") || strings.HasSuffix(r, "/")) {
+		bad(flussKey+".zookeeper_root", "%.100q: want the cluster's zookeeper.path.root, as in /fluss", r)
+	}
 	if len(f.ZooKeeper) == 0 {
 		bad(flussKey+".zookeeper", "is required: epochs are read and snapshot ids drawn there")
 	}

@@ -1,6 +1,7 @@
 package serve
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -16,6 +17,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/fluss-sluice/sluice/api/authn"
+	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/session/credential"
 )
@@ -50,8 +52,8 @@ type Load struct {
 	PathStyle        bool
 
 	// MayCreate and MayDrop say whether the load may do that to its table: options of
-	// Begin need it.
-	MayCreate, MayDrop bool
+	// Begin need it. MayGiveUp is for ending a decided load as it is.
+	MayCreate, MayDrop, MayGiveUp bool
 }
 
 // Local is a service for one load inside of the process that loads.
@@ -98,7 +100,7 @@ func Start(ctx context.Context, l Load) (_ *Local, err error) {
 	}
 	c.PublicURL = urlOf(socket.Addr(), false)
 	if s.service, err = wire(ctx, c, log); err == nil {
-		err = s.service.reachesNodes(ctx)
+		err = s.service.reachesNodes(ctx, cmp.Or(l.ZooKeeperRoot, "/fluss"))
 	}
 	if err != nil {
 		return nil, errors.Join(err, socket.Close())
@@ -145,6 +147,9 @@ func (l Load) policy() ([]byte, error) {
 	if l.MayDrop {
 		grants["drop"] = none
 	}
+	if l.MayGiveUp {
+		grants["alter"] = none
+	}
 	return json.Marshal(map[string]any{
 		"principals": map[string]any{authn.DevIssuerName: map[string]any{
 			localSubject: map[string]any{"grants": map[string]any{l.Database + "." + l.Table: grants}},
@@ -157,10 +162,13 @@ func (l Load) policy() ([]byte, error) {
 const reachTimeout = 20 * time.Second
 
 // reachesNodes proves that ZooKeeper answers and that a Fluss cluster lives at the root.
-func (s *service) reachesNodes(ctx context.Context) error {
+func (s *service) reachesNodes(ctx context.Context, root string) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTimeout)
 	defer cancel()
-	if _, err := s.nodes.Children(ctx, "/tabletservers/ids"); err != nil {
+	switch _, err := s.nodes.Children(ctx, "/tabletservers/ids"); {
+	case errors.Is(err, zk.ErrNoNode):
+		return fmt.Errorf("ZooKeeper answers, but no Fluss cluster lives at the root %s there: name the cluster's zookeeper.address and zookeeper.path.root: %w", root, err)
+	case err != nil:
 		return fmt.Errorf("ZooKeeper: %w", err)
 	}
 	return nil
