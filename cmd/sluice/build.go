@@ -845,6 +845,8 @@ func (b *build) explain(err error) error {
 		switch {
 		case b.dir.unfinished() && damaged(err):
 			return &hinted{err, b.job.startOverHint(b.dir)}
+		case b.local != nil && f.Code == v1.CodeInvalidManifest:
+			return err
 		case b.dir.unfinished():
 			hint := "go on with: " + b.job.resumeCommand(b.dir.path)
 			if f.Hint != "" {

@@ -458,6 +458,9 @@ func (b *build) ofCluster(err error) error {
 		hint = "is the name right? Tables are created by the cluster's own clients; --missing creates a partition"
 	case v1.CodePublicationStuck:
 		hint = "mend what stands above and repeat the command. A bucket that others wrote to is never loaded, even if they delete their rows: end the load as it is with the same command and --give-up, drop the table or partition, and load it anew"
+	case v1.CodeInvalidManifest:
+		// The session stays frozen; a repeated command that finds no work gives it up.
+		hint = "the files do not fit the load; what is wrong stands above: delete " + b.dir.path + " and repeat the command, which gives this load up and begins anew; --resume finds the same files"
 	case v1.CodeInternal, v1.CodeClusterUnavailable, v1.CodeTimeout:
 		hint = "what happened stands in " + b.local.logFile()
 	case v1.CodeTargetRefused: // the reason is the message's, and it may be one of many

@@ -397,6 +397,44 @@ func TestALoadThatIsStuckIsToldAndEnded(t *testing.T) {
 	l.fails(exitUsage, "--cluster", "load", "fluss.t", "rows.csv", "--give-up")
 }
 
+// TestALoadWhoseFilesAreSpoiled changes a file before validation, and behind the decision.
+func TestALoadWhoseFilesAreSpoiled(t *testing.T) {
+	l := newLoader(t)
+	l.input("rows.csv", "mon")
+	for _, row := range []struct{ name, at, says string }{
+		{"before it is validated", "commit.frozen", "delete " + defaultWorkDir},
+		{"behind the decision", "commit.decided", "--give-up"},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			l.t = t
+			table := l.table()
+			args := []string{"load", table, "rows.csv", "--cluster", l.cluster.Bootstrap()}
+			l.killed(row.at, args...)
+			files, err := filepath.Glob(filepath.Join(l.cluster.RemotePath(), "kv", "fluss", strings.TrimPrefix(table, "fluss.")+"-*", "0", "snap-*", "private-*"))
+			if err != nil || len(files) == 0 {
+				t.Fatalf("files of a bucket: %v, %v", files, err)
+			}
+			if err := os.WriteFile(files[0], []byte("spoiled"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				if r := l.run(args...); r.code != exitConflict || !strings.Contains(r.stderr, row.says) || !strings.Contains(r.stderr, "bucket 0") {
+					t.Fatalf("exit %d, %s", r.code, r.stderr)
+				}
+			}
+			if row.at == "commit.decided" {
+				l.fails(exitConflict, "was given up", append(args, "--give-up")...)
+				return
+			}
+			if err := os.RemoveAll(defaultWorkDir); err != nil {
+				t.Fatal(err)
+			}
+			l.ok(args...)
+			l.loaded(table, "mon")
+		})
+	}
+}
+
 // TestALoadKilledWhileItTidiesUp leaves no half of its state behind.
 func TestALoadKilledWhileItTidiesUp(t *testing.T) {
 	l := newLoader(t)

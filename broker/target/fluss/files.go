@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/fluss/layout"
 	"github.com/fluss-sluice/sluice/fluss/snapshot"
 	"github.com/fluss-sluice/sluice/internal/objstore"
@@ -24,7 +25,7 @@ import (
 // ErrFiles stops a publication before it touches the bucket: an object of the load is
 // missing or not what was validated. To a cluster that would look like success, an
 // empty bucket, and a reason to delete the rest.
-var ErrFiles = errors.New("the files of the bucket are not as they were validated")
+var ErrFiles = fmt.Errorf("%w: the files of the bucket are not as they were validated", target.ErrStuck)
 
 // bucketMemory bounds what reading one bucket's sample takes, in bytes.
 const bucketMemory = 256 << 20

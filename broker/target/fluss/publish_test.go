@@ -325,7 +325,7 @@ func TestFilesAreReadBackBeforeAnythingIsTouched(t *testing.T) {
 			if err := damage(w, k); err != nil {
 				t.Fatal(err)
 			}
-			if err := w.driver.Publish(t.Context(), s); !errors.Is(err, ErrFiles) || !strings.Contains(err.Error(), "bucket 2") {
+			if err := w.driver.Publish(t.Context(), s); !errors.Is(err, ErrFiles) || !errors.Is(err, target.ErrStuck) || !strings.Contains(err.Error(), "bucket 2") {
 				t.Fatal(err)
 			}
 			if n := len(w.cluster.Requests(flusspb.APIStopReplica)); n != 0 {
