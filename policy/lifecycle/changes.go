@@ -120,10 +120,11 @@ func (m *Manager) Activate(ctx context.Context, a Activation) (revision.State, e
 	}
 	// What is stored passed the gate of the program that stored it. This one must be
 	// able to decide by it, too, and so must find out before anybody is decided by it.
-	if _, err := m.candidate(ctx, meta.ID); err != nil {
+	ready, err := m.candidate(ctx, meta.ID)
+	if err != nil {
 		return revision.State{}, err
 	}
-	return m.changeNow(ctx, func(s *revision.State) (revision.Change, error) {
+	return m.changeTo(ctx, ready, func(s *revision.State) (revision.Change, error) {
 		if s.Active == meta.ID {
 			return revision.Change{}, errUnchanged
 		}
@@ -237,7 +238,7 @@ func (m *Manager) Rollback(ctx context.Context, r Return) (revision.State, error
 		r.Active = s.Active
 	}
 	if returned(s, r) {
-		return s, m.apply(ctx, s)
+		return s, m.apply(ctx, s, nil)
 	}
 	if r.To == "" {
 		if r.To = s.Previous; r.To == "" {
@@ -246,10 +247,11 @@ func (m *Manager) Rollback(ctx context.Context, r Return) (revision.State, error
 	} else if !slices.ContainsFunc(s.History, func(c revision.Change) bool { return wasInForce(c) && (c.Revision == r.To || c.Previous == r.To) }) {
 		return s, fmt.Errorf("%w: %s was not in force before; activate it", ErrInvalid, r.To)
 	}
-	if _, err := m.candidate(ctx, r.To); err != nil {
+	ready, err := m.candidate(ctx, r.To)
+	if err != nil {
 		return s, err
 	}
-	return m.changeNow(ctx, func(s *revision.State) (revision.Change, error) {
+	return m.changeTo(ctx, ready, func(s *revision.State) (revision.Change, error) {
 		switch {
 		case s.Active == r.To:
 			return revision.Change{}, errUnchanged
@@ -283,11 +285,12 @@ func (m *Manager) StartShadow(ctx context.Context, id string, share float64, by 
 	if err != nil {
 		return revision.State{}, err
 	}
-	if _, err := m.candidate(ctx, meta.ID); err != nil {
+	ready, err := m.candidate(ctx, meta.ID)
+	if err != nil {
 		return revision.State{}, err
 	}
 	want := revision.Shadow{Revision: meta.ID, Share: share}
-	return m.changeNow(ctx, func(s *revision.State) (revision.Change, error) {
+	return m.changeTo(ctx, ready, func(s *revision.State) (revision.Change, error) {
 		if s.Shadow != nil && *s.Shadow == want {
 			return revision.Change{}, errUnchanged
 		}
@@ -346,7 +349,7 @@ func (m *Manager) EditData(ctx context.Context, e Edit) (revision.Meta, revision
 	if err != nil {
 		return meta, revision.State{}, err
 	}
-	s, err := m.change(ctx, func(s *revision.State) (revision.Change, error) {
+	s, err := m.changeTo(ctx, next, func(s *revision.State) (revision.Change, error) {
 		if s.Active == id {
 			return revision.Change{}, errUnchanged
 		}
@@ -356,22 +359,7 @@ func (m *Manager) EditData(ctx context.Context, e Edit) (revision.Meta, revision
 		c := revision.Candidate{Revision: id, Author: e.Author, By: e.Author, Reason: e.Message, Band: m.c.Band, Soak: m.c.Soak}
 		return m.advance(s, c, revision.Change{Action: ActionNominate, By: e.Author, Revision: id, Reason: e.Message}), nil
 	})
-	if err != nil {
-		return meta, s, err
-	}
-	if s.Active == id {
-		m.installPrepared(next, base)
-	}
-	return meta, s, m.apply(ctx, s)
-}
-
-// installPrepared makes an edited candidate decide if what it was made from still does.
-func (m *Manager) installPrepared(c *policy.Candidate, base string) {
-	m.applying.Lock()
-	defer m.applying.Unlock()
-	if m.c.Engine.Revision() == base {
-		m.c.Engine.Install(c)
-	}
+	return meta, s, err
 }
 
 // Refused reports whether an error is a candidate's own fault, with the problems.

@@ -38,7 +38,7 @@ func (m *Manager) refresh(ctx context.Context) error {
 		m.failed(ctx, err)
 		return err
 	}
-	return m.apply(ctx, s)
+	return m.apply(ctx, s, nil)
 }
 
 // failed notes that the state is not effective here. The engine goes on with what it
@@ -58,8 +58,8 @@ func (m *Manager) failed(ctx context.Context, err error) {
 }
 
 // apply makes a state effective in this process. An older one than was seen is left
-// alone.
-func (m *Manager) apply(ctx context.Context, s revision.State) error {
+// alone. ready may be one of its revisions, prepared.
+func (m *Manager) apply(ctx context.Context, s revision.State, ready *policy.Candidate) error {
 	m.applying.Lock()
 	defer m.applying.Unlock()
 	m.mu.Lock()
@@ -68,7 +68,7 @@ func (m *Manager) apply(ctx context.Context, s revision.State) error {
 	if s.Version < old.Version || s.Version == old.Version && !failing {
 		return nil
 	}
-	if err := m.install(ctx, s.Active); err != nil {
+	if err := m.install(ctx, s.Active, ready); err != nil {
 		err = fmt.Errorf("policy revision %s: %w", s.Active, err)
 		m.failed(ctx, err)
 		return err
@@ -79,20 +79,19 @@ func (m *Manager) apply(ctx context.Context, s revision.State) error {
 	if s.Active != old.Active || !s.Since.Equal(old.Since) {
 		m.counts.reset(s.Active)
 	}
-	m.ride(ctx, s.Shadow)
+	m.ride(ctx, s.Shadow, ready)
 	m.mu.Lock()
 	m.state, m.err = s, nil
 	m.mu.Unlock()
 	return nil
 }
 
-// install makes a revision decide. An edit of the data of what decides now costs what it
-// touches.
-func (m *Manager) install(ctx context.Context, id string) error {
+// install makes a revision decide.
+func (m *Manager) install(ctx context.Context, id string, ready *policy.Candidate) error {
 	if m.c.Engine.Revision() == id {
 		return nil
 	}
-	c, err := m.candidate(ctx, id)
+	c, err := m.readyOr(ctx, id, ready)
 	if err != nil {
 		return err
 	}
@@ -110,9 +109,17 @@ func (m *Manager) candidate(ctx context.Context, id string) (*policy.Candidate, 
 	return policy.Prepare(ctx, b, policy.PrepareOptions{Like: active, Now: m.c.Now})
 }
 
+// readyOr is a prepared revision if it is the one that is wanted, else that one, prepared.
+func (m *Manager) readyOr(ctx context.Context, id string, ready *policy.Candidate) (*policy.Candidate, error) {
+	if ready != nil && ready.Revision().ID == id {
+		return ready, nil
+	}
+	return m.candidate(ctx, id)
+}
+
 // ride starts and ends the second decisions. A candidate that cannot be prepared any
 // more does not ride; nothing else suffers from it.
-func (m *Manager) ride(ctx context.Context, want *revision.Shadow) {
+func (m *Manager) ride(ctx context.Context, want *revision.Shadow, ready *policy.Candidate) {
 	m.mu.Lock()
 	rides, rider := m.rides, m.rider
 	m.mu.Unlock()
@@ -124,7 +131,7 @@ func (m *Manager) ride(ctx context.Context, want *revision.Shadow) {
 	}
 	var next *shadow.Rider
 	if want.Revision != "" {
-		c, err := m.candidate(ctx, want.Revision)
+		c, err := m.readyOr(ctx, want.Revision, ready)
 		if err != nil {
 			m.c.Logger.Error("the shadow policy cannot be loaded", "revision", want.Revision, "error", err)
 		} else {

@@ -212,11 +212,16 @@ func (m *Manager) change(ctx context.Context, f func(s *revision.State) (revisio
 
 // changeNow is change, and makes the outcome effective in this process.
 func (m *Manager) changeNow(ctx context.Context, f func(s *revision.State) (revision.Change, error)) (revision.State, error) {
+	return m.changeTo(ctx, nil, f)
+}
+
+// changeTo is changeNow for a change to a revision that is prepared already.
+func (m *Manager) changeTo(ctx context.Context, ready *policy.Candidate, f func(s *revision.State) (revision.Change, error)) (revision.State, error) {
 	s, err := m.change(ctx, f)
 	if err != nil {
 		return s, err
 	}
-	return s, m.apply(ctx, s)
+	return s, m.apply(ctx, s, ready)
 }
 
 // State is the newest state that was seen, and why it is not what decides here, if it
