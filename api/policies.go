@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"mime"
@@ -39,11 +40,7 @@ func (s *Server) listPolicies(w http.ResponseWriter, r *http.Request, c broker.C
 		}
 	}
 	limit = min(limit, maxPolicyPage)
-	status, err := s.broker.PolicyStatus(r.Context(), c)
-	if err != nil {
-		return err
-	}
-	list, err := s.broker.Policies(r.Context(), c, q.Get("after"), int(limit))
+	status, list, err := s.broker.Policies(r.Context(), c, q.Get("after"), int(limit))
 	if err != nil {
 		return err
 	}
@@ -90,11 +87,7 @@ func (s *Server) getPolicyBundle(w http.ResponseWriter, r *http.Request, c broke
 	if err != nil {
 		return err
 	}
-	m, err := s.broker.PolicyRevision(r.Context(), c, id)
-	if err != nil {
-		return err
-	}
-	b, err := s.broker.PolicyBundle(r.Context(), c, m.ID)
+	m, b, err := s.broker.PolicyBundle(r.Context(), c, id)
 	if err != nil {
 		return err
 	}
@@ -215,24 +208,17 @@ func (s *Server) reasoned(w http.ResponseWriter, r *http.Request, change func(re
 	return s.policyChanged(w, r, state, err)
 }
 
-func (s *Server) approvePolicy(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
-	id, err := param(r, "id")
-	if err != nil {
-		return err
+// onCandidate is an endpoint that does something to the revision of its path.
+func (s *Server) onCandidate(change func(ctx context.Context, c broker.Caller, id, reason string) (revision.State, error)) authenticated {
+	return func(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
+		id, err := param(r, "id")
+		if err != nil {
+			return err
+		}
+		return s.reasoned(w, r, func(req v1.PolicyReason) (revision.State, error) {
+			return change(r.Context(), c, id, req.Reason)
+		})
 	}
-	return s.reasoned(w, r, func(req v1.PolicyReason) (revision.State, error) {
-		return s.broker.ApprovePolicy(r.Context(), c, id, req.Reason)
-	})
-}
-
-func (s *Server) withdrawPolicy(w http.ResponseWriter, r *http.Request, c broker.Caller) error {
-	id, err := param(r, "id")
-	if err != nil {
-		return err
-	}
-	return s.reasoned(w, r, func(req v1.PolicyReason) (revision.State, error) {
-		return s.broker.WithdrawPolicy(r.Context(), c, id, req.Reason)
-	})
 }
 
 func (s *Server) rollbackPolicy(w http.ResponseWriter, r *http.Request, c broker.Caller) error {

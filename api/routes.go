@@ -88,8 +88,8 @@ func (s *Server) routes(c Config) *chi.Mux {
 	api(http.MethodGet, "/v1/policies/{id}", s.getPolicy)
 	api(http.MethodGet, "/v1/policies/{id}/bundle", s.getPolicyBundle)
 	api(http.MethodPost, "/v1/policies/{id}/activate", s.activatePolicy)
-	api(http.MethodPost, "/v1/policies/{id}/approve", s.approvePolicy)
-	api(http.MethodPost, "/v1/policies/{id}/withdraw", s.withdrawPolicy)
+	api(http.MethodPost, "/v1/policies/{id}/approve", s.onCandidate(s.broker.ApprovePolicy))
+	api(http.MethodPost, "/v1/policies/{id}/withdraw", s.onCandidate(s.broker.WithdrawPolicy))
 	api(http.MethodGet, "/v1/decisions", s.decisions)
 	api(http.MethodGet, "/v1/decisions/{id}", s.decision)
 

@@ -55,31 +55,24 @@ func (b *Broker) GiveUp(ctx context.Context, c Caller, id string, epoch int64) (
 	if !ok {
 		return session.Session{}, fmt.Errorf("%w: giving up: a publication never gets stuck here for good", ErrUnsupported)
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
-	defer cancel()
-	unlock, err := b.locks.lock(ctx, id)
-	if err != nil {
-		return session.Session{}, err
-	}
-	defer unlock()
-	switch s, err = b.c.Store.Get(ctx, id); {
-	case err != nil:
-		return session.Session{}, hidden(id, err)
-	case s.State == session.StateAborted:
-		return s, nil
-	case s.Phase() != session.PhasePublishing:
-		return session.Session{}, fmt.Errorf("give up %s: %w: it is %s; only a decided load that is not published can be given up", s.ID, session.ErrWrongState, s.Phase())
-	}
-	message, err := driver.GiveUp(ctx, s)
-	if err != nil {
-		return session.Session{}, fmt.Errorf("give up %s: %w", s.ID, err)
-	}
-	return b.lostLocked(ctx, s, session.Abort{Reason: session.AbortGivenUp, Message: message})
+	return b.step(ctx, id, func(ctx context.Context, s session.Session) (session.Session, error) {
+		switch {
+		case s.State == session.StateAborted:
+			return s, nil
+		case s.Phase() != session.PhasePublishing:
+			return session.Session{}, fmt.Errorf("give up %s: %w: it is %s; only a decided load that is not published can be given up", s.ID, session.ErrWrongState, s.Phase())
+		}
+		message, err := driver.GiveUp(ctx, s)
+		if err != nil {
+			return session.Session{}, fmt.Errorf("give up %s: %w", s.ID, err)
+		}
+		return b.lostLocked(ctx, s, session.Abort{Reason: session.AbortGivenUp, Message: message})
+	})
 }
 
-// abort ends a session; it goes on when the caller leaves. Validation holds no
-// lock, so an abort never waits for it.
-func (b *Broker) abort(ctx context.Context, id string, reason session.AbortReason, message string) (session.Session, error) {
+// step changes a session under its lock, from what the store has of it; it goes on when
+// the caller leaves.
+func (b *Broker) step(ctx context.Context, id string, change func(ctx context.Context, s session.Session) (session.Session, error)) (session.Session, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stepTimeout)
 	defer cancel()
 	unlock, err := b.locks.lock(ctx, id)
@@ -91,7 +84,15 @@ func (b *Broker) abort(ctx context.Context, id string, reason session.AbortReaso
 	if err != nil {
 		return session.Session{}, hidden(id, err)
 	}
-	return b.abortLocked(ctx, s, reason, message)
+	return change(ctx, s)
+}
+
+// abort ends a session; it goes on when the caller leaves. Validation holds no
+// lock, so an abort never waits for it.
+func (b *Broker) abort(ctx context.Context, id string, reason session.AbortReason, message string) (session.Session, error) {
+	return b.step(ctx, id, func(ctx context.Context, s session.Session) (session.Session, error) {
+		return b.abortLocked(ctx, s, reason, message)
+	})
 }
 
 func (b *Broker) abortLocked(ctx context.Context, s session.Session, reason session.AbortReason, message string) (session.Session, error) {

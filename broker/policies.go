@@ -94,25 +94,17 @@ type PolicyStatus struct {
 	Err      error  // why it is not State.Active
 }
 
-// PolicyStatus tells what is in force. Operation "read".
-func (b *Broker) PolicyStatus(ctx context.Context, c Caller) (PolicyStatus, error) {
+// Policies tells what is in force and lists revisions, newest first, after the one named.
+// Operation "read".
+func (b *Broker) Policies(ctx context.Context, c Caller, after string, limit int) (PolicyStatus, []revision.Meta, error) {
 	m, leave, err := b.onPolicy(ctx, c, opPolicyRead, nil)
 	if err != nil {
-		return PolicyStatus{}, err
+		return PolicyStatus{}, nil, err
 	}
 	defer leave()
-	s, err := m.State()
-	return PolicyStatus{State: s, Deciding: m.Deciding(), Err: err}, nil
-}
-
-// Policies lists revisions, newest first, after the one named. Operation "read".
-func (b *Broker) Policies(ctx context.Context, c Caller, after string, limit int) ([]revision.Meta, error) {
-	m, leave, err := b.onPolicy(ctx, c, opPolicyRead, nil)
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return m.List(ctx, after, limit)
+	s, stateErr := m.State()
+	list, err := m.List(ctx, after, limit)
+	return PolicyStatus{State: s, Deciding: m.Deciding(), Err: stateErr}, list, err
 }
 
 // PolicyRevision returns a stored revision; "" is the one in force. Operation "read".
@@ -122,21 +114,30 @@ func (b *Broker) PolicyRevision(ctx context.Context, c Caller, id string) (revis
 		return revision.Meta{}, err
 	}
 	defer leave()
+	return stored(ctx, m, id)
+}
+
+// PolicyBundle is PolicyRevision with the content. Operation "read".
+func (b *Broker) PolicyBundle(ctx context.Context, c Caller, id string) (revision.Meta, *policy.Bundle, error) {
+	m, leave, err := b.onPolicy(ctx, c, opPolicyRead, &policy.PolicyRevision{ID: id})
+	if err != nil {
+		return revision.Meta{}, nil, err
+	}
+	defer leave()
+	meta, err := stored(ctx, m, id)
+	if err != nil {
+		return meta, nil, err
+	}
+	content, err := m.Bundle(ctx, meta.ID)
+	return meta, content, err
+}
+
+func stored(ctx context.Context, m *lifecycle.Manager, id string) (revision.Meta, error) {
 	if id == "" {
 		s, _ := m.State()
 		id = s.Active
 	}
 	return m.Meta(ctx, id)
-}
-
-// PolicyBundle returns the content of a revision. Operation "read".
-func (b *Broker) PolicyBundle(ctx context.Context, c Caller, id string) (*policy.Bundle, error) {
-	m, leave, err := b.onPolicy(ctx, c, opPolicyRead, &policy.PolicyRevision{ID: id})
-	if err != nil {
-		return nil, err
-	}
-	defer leave()
-	return m.Bundle(ctx, id)
 }
 
 // ProposePolicy takes a candidate through the gate and stores it. Operation "propose".
