@@ -214,9 +214,6 @@ func loadCandidate(ctx context.Context, g *globals, name string) (*policy.Candid
 }
 
 func loadBundle(ctx context.Context, g *globals, name string) (*policy.Bundle, error) {
-	if name == "" {
-		return policy.BundleOf("")
-	}
 	if id, ok := strings.CutPrefix(name, serverPolicy); ok {
 		api, err := g.api()
 		if err != nil {
@@ -225,19 +222,7 @@ func loadBundle(ctx context.Context, g *globals, name string) (*policy.Bundle, e
 		_, b, err := fetchPolicy(ctx, api, cmp.Or(id, "active"))
 		return b, err
 	}
-	st, err := os.Stat(name)
-	if err != nil {
-		return nil, err
-	}
-	if st.IsDir() {
-		return policy.BundleOf(name)
-	}
-	f, err := os.Open(name)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return policy.ReadBundle(f, policy.Verify{Name: name})
+	return policyBundle(name)
 }
 
 // replayOutcome is the exit code.

@@ -37,16 +37,13 @@ import (
 	"github.com/fluss-sluice/sluice/test/harness"
 )
 
-// Full is the environment variable that makes every test run in full.
-const Full = "SLUICE_CLUSTER_FULL"
-
-func full() bool { return os.Getenv(Full) != "" }
+func full() bool { return os.Getenv(env.ClusterFull) != "" }
 
 // needFull skips what is not part of the ordinary run.
 func needFull(t *testing.T) {
 	t.Helper()
 	if !full() {
-		t.Skip("runs with " + Full + "=1 (make test-cluster-full)")
+		t.Skip("runs with " + env.ClusterFull + "=1 (make test-cluster-full)")
 	}
 }
 

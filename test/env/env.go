@@ -67,6 +67,9 @@ const (
 // (`make test-stores-full`).
 const StoresFull = "SLUICE_STORES_FULL"
 
+// ClusterFull is the environment variable that adds the long tests of a Fluss cluster.
+const ClusterFull = "SLUICE_CLUSTER_FULL"
+
 // Kinds lists the servers, for tests that run against each.
 var Kinds = []Kind{SeaweedFS, MiniStack}
 

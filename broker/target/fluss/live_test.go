@@ -256,7 +256,7 @@ func TestLiveRowsSurviveTheDeathOfTheTabletServer(t *testing.T) {
 func TestLiveAnyBrokerGoesOnWhereOneDied(t *testing.T) {
 	l := openLive(t, func(c *Config) { c.Missing = session.MissingBirth })
 	step := 12 // odd multiples of 4 alternate between dying before and behind a touch
-	if os.Getenv("SLUICE_CLUSTER_FULL") != "" {
+	if os.Getenv(env.ClusterFull) != "" {
 		step = 4
 	}
 	for _, partitioned := range []bool{false, true} {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -218,12 +219,7 @@ func (t *template) registration(now time.Time) ([]byte, *znode.TableRegistration
 // then, so an empty one comes first. As long as it is empty no coordinator can start.
 func (t *template) nodes(path string) []zk.Op {
 	ops := []zk.Op{zk.Create(path, nil), zk.Create(path+"/schemas", nil)}
-	ids := make([]string, 0, len(t.Schemas))
-	for id := range t.Schemas {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	for _, id := range ids {
+	for _, id := range slices.Sorted(maps.Keys(t.Schemas)) {
 		ops = append(ops, zk.Create(path+"/schemas/"+id, t.Schemas[id]))
 	}
 	return ops
