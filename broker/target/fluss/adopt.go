@@ -199,7 +199,8 @@ func (a *adoption) passing(err error) error {
 		return nil
 	case errors.Is(err, client.ErrNoAnswer), errors.Is(err, client.ErrUnreachable), code.Retriable(),
 		code == client.CodeFencedLeaderEpoch, code == client.CodeInvalidCoordinator, code == client.CodeNotCoordinatorLeader,
-		code == client.CodeUnknownServerError:
+		code == client.CodeUnknownServerError,
+		code == client.CodeInvalidUpdateVersion: // the replicas in sync changed since the seat was read
 		return fmt.Errorf("%w: %w", errAgain, err)
 	}
 	return err

@@ -78,6 +78,7 @@ func TestOneFaultDoesNotStopAPublication(t *testing.T) {
 		"the server gives up":                   flusstest.GiveUp,
 		"the leader epoch is called stale":      flusstest.RefuseWith(client.CodeFencedLeaderEpoch, "stale"),
 		"the coordinator epoch is called wrong": flusstest.RefuseWith(client.CodeInvalidCoordinator, "wrong"),
+		"the bucket epoch is called old":        flusstest.RefuseWith(client.CodeInvalidUpdateVersion, "old"),
 		"an unknown error":                      flusstest.RefuseWith(client.CodeUnknownServerError, "boom"),
 		"an error that passes":                  flusstest.RefuseWith(client.CodeRequestTimeout, "later"),
 	}

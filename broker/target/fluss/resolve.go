@@ -55,10 +55,11 @@ func known(t session.Target, err error) error {
 // it is repeated, and what this broker is not let to do.
 func outage(err *error) {
 	switch {
-	case *err == nil, errors.Is(*err, target.ErrUnavailable):
+	case *err == nil, errors.Is(*err, target.ErrUnavailable),
+		errors.Is(*err, session.ErrTargetNotFound), errors.Is(*err, session.ErrTargetRefused):
 	case errors.Is(*err, zk.ErrDenied):
 		*err = fmt.Errorf("%w: sluiced may not do this in the cluster's ZooKeeper, see its zookeeper_auth_file: %w", session.ErrTargetRefused, *err)
-	case errors.Is(*err, zk.ErrUnavailable), errors.Is(*err, client.ErrUnreachable), errors.Is(*err, client.ErrNoAnswer):
+	case errors.Is(*err, zk.ErrUnavailable), errors.Is(*err, client.ErrUnreachable), errors.Is(*err, client.ErrNoAnswer), client.CodeOf(*err).Retriable():
 		*err = fmt.Errorf("%w: %w", target.ErrUnavailable, *err)
 	}
 }

@@ -290,7 +290,8 @@ func (s *state) stopReplica(server int32, q *flusspb.StopReplicaForBucket) error
 	return nil
 }
 
-// notify starts a leader. One that runs already at this epoch is left alone.
+// notify starts a leader. One that runs already at this epoch is left alone, and
+// refuses a bucket epoch older than its own.
 func (s *state) notify(server int32, q *flusspb.LeaderAndIsrForBucket) error {
 	b := q.GetTableBucket()
 	k, _, err := s.bucket(b.GetTableId(), b.PartitionId, b.GetBucketId())
@@ -299,6 +300,8 @@ func (s *state) notify(server int32, q *flusspb.LeaderAndIsrForBucket) error {
 		return err
 	case q.GetLeaderEpoch() < k.leaderEpoch:
 		return Refuse(client.CodeFencedLeaderEpoch, "leader epoch is %d", k.leaderEpoch)
+	case q.GetLeader() == server && k.running && q.GetLeaderEpoch() == k.leaderEpoch && q.GetBucketEpoch() < k.bucketEpoch:
+		return Refuse(client.CodeInvalidUpdateVersion, "lower bucket epoch %d since the leader is already at %d", q.GetBucketEpoch(), k.bucketEpoch)
 	case q.GetLeader() != server, k.running && q.GetLeaderEpoch() == k.leaderEpoch:
 		return nil
 	}
