@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/fluss/zk"
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/znode"
@@ -97,7 +98,7 @@ func (a *adoption) run(ctx context.Context) error {
 			continue
 		}
 		if time.Now().After(deadline) {
-			return a.fail(fmt.Errorf("no progress at %q for %v, repeat to go on: %w", step, a.d.c.LeaderTimeout, err))
+			return a.fail(fmt.Errorf("%w: no progress at %q for %v, repeat to go on: %w", target.ErrStuck, step, a.d.c.LeaderTimeout, err))
 		}
 		if err := wait(ctx, pause); err != nil {
 			return a.fail(err)

@@ -137,10 +137,16 @@ const maxMissed = 4
 // createTable creates a table that is not there, and waits until it is led. The
 // coordinator sees a new table only if it has seen its node before its own next step
 // filled it; on a busy machine it may look too late (seen), and then never hears
-// of the table. Such a table is made anew: it was never led, so nobody has written to it.
+// of the table. Such a table is made anew: it was never led, so nobody has written to
+// it. One that somebody else made, or that we cannot know to be ours, is left alone.
 func (d *Driver) createTable(ctx context.Context, s session.Session, path client.TablePath, table *schema.Table) (*client.TableInfo, error) {
 	for try := 1; ; try++ {
-		if err := d.c.Client.CreateTable(ctx, path, table, client.Ignore); err != nil {
+		err := d.c.Client.CreateTable(ctx, path, table, client.Refuse)
+		ours := err == nil
+		if client.CodeOf(err) == client.CodeTableAlreadyExist || errors.Is(err, client.ErrNoAnswer) {
+			err = d.c.Client.CreateTable(ctx, path, table, client.Ignore)
+		}
+		if err != nil {
 			return nil, known(s.Target, err)
 		}
 		info, err := d.c.Client.TableInfo(ctx, path)
@@ -152,7 +158,7 @@ func (d *Driver) createTable(ctx context.Context, s session.Session, path client
 		}
 		p := &place{info: info, physical: client.Physical{Path: path, TableID: info.ID}}
 		err = d.led(ctx, p, min(d.c.LeaderTimeout, time.Duration(try)*takeUp))
-		if err == nil || !errors.Is(err, session.ErrTargetRefused) || try == maxMissed {
+		if err == nil || !ours || !errors.Is(err, session.ErrTargetRefused) || try == maxMissed {
 			return info, err
 		}
 		d.c.Logger.Warn("a new table gets no leader and is made anew", "session", s.ID, "table", path.String(), "seen", err)

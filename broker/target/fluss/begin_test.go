@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/fluss-sluice/sluice/fluss/client"
 	"github.com/fluss-sluice/sluice/fluss/client/flusspb"
 	"github.com/fluss-sluice/sluice/fluss/client/flusstest"
+	"github.com/fluss-sluice/sluice/fluss/schema"
 	"github.com/fluss-sluice/sluice/session"
 )
 
@@ -411,6 +413,43 @@ func TestServersAndStoreMayWriteFileURIsDifferently(t *testing.T) {
 	for _, uri := range []string{"file:///fluss/remotekv/x", "file:///fluss/remote/../x", "s3://fluss/remote/x", "/fluss/remote/x"} {
 		if k, err := w.driver.Key(uri); err == nil {
 			t.Errorf("%s is key %q", uri, k)
+		}
+	}
+}
+
+// TestATableThatSomebodyElseMadeIsNotMadeAnew: two create the same table, and the
+// coordinator misses it. Only what is surely our own may be dropped.
+func TestATableThatSomebodyElseMadeIsNotMadeAnew(t *testing.T) {
+	for _, ours := range []bool{true, false} {
+		w := newWorld(t, flusstest.Options{}, func(c *Config) { c.LeaderTimeout = 100 * time.Millisecond })
+		s := w.sessionFor("created table")
+		w.cluster.Next(flusspb.APICreateTable, func(x *flusstest.Exchange) {
+			if !ours {
+				table, err := schema.ParseTable([]byte(s.Options.TableJSON))
+				if err != nil {
+					t.Error(err)
+				}
+				if err := w.client.CreateTable(t.Context(), pathOf(s.Target), table, client.Refuse); err != nil {
+					t.Error(err)
+				}
+			}
+			m, err := x.Handle()
+			info, infoErr := w.client.TableInfo(t.Context(), pathOf(s.Target))
+			if infoErr != nil {
+				t.Error(infoErr)
+			}
+			for b := range int32(2) {
+				w.cluster.Lead(client.TableBucket{TableID: info.ID, Bucket: b}, -1)
+			}
+			x.Answer(m, err)
+		})
+		_, err := begin(t.Context(), w.driver, s)
+		drops := len(w.cluster.Requests(flusspb.APIDropTable))
+		switch {
+		case ours && (err != nil || drops != 1):
+			t.Errorf("our own is not made anew: %v, %d drops", err, drops)
+		case !ours && (!errors.Is(err, session.ErrTargetRefused) || drops != 0):
+			t.Errorf("somebody else's: %v, %d drops", err, drops)
 		}
 	}
 }

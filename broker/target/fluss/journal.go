@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/document"
 	"github.com/fluss-sluice/sluice/session"
 )
@@ -82,7 +83,7 @@ func (d *Driver) advance(ctx context.Context, s session.Session, j *journal, ste
 	err := d.swap(ctx, k, func(old []byte) ([]byte, error) {
 		if old == nil {
 			if j.Step != stepNone {
-				return nil, fmt.Errorf("%s is gone: it said %s", k, j.Step)
+				return nil, fmt.Errorf("%w: somebody deleted the journal %s/%s, which said %s: nobody can tell any more how far the bucket is, give the load up", target.ErrStuck, d.c.RootURI, k, j.Step)
 			}
 			return document.Encode(next), nil
 		}

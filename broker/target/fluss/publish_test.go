@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -226,6 +227,37 @@ func TestABucketThatGotARowIsNeverAdoptedOverIt(t *testing.T) {
 			t.Error("the foreign rows are gone")
 		}
 	})
+}
+
+// TestAJournalThatIsDeletedIsNotGuessed: what a bucket without its journal is, stopped or
+// served, is never taken for the load's; giving up leads it again.
+func TestAJournalThatIsDeletedIsNotGuessed(t *testing.T) {
+	for _, api := range []flusspb.API{flusspb.APIStopReplica, flusspb.APICommitKvSnapshot, flusspb.APINotifyLeaderAndIsr} {
+		t.Run(api.String(), func(t *testing.T) {
+			w := newWorld(t, flusstest.Options{}, func(c *Config) { c.LeaderTimeout = 200 * time.Millisecond })
+			s := w.decided(nil)
+			w.cluster.Next(api, func(x *flusstest.Exchange) {
+				m, err := x.Handle()
+				if err := w.store.Delete(t.Context(), journalKey(s, 0)); err != nil {
+					t.Error(err)
+				}
+				x.Answer(m, err)
+			})
+			for range 2 {
+				if err := w.driver.Publish(t.Context(), s); !errors.Is(err, target.ErrStuck) || !strings.Contains(err.Error(), "bucket 0") {
+					t.Fatalf("not stuck at bucket 0: %v", err)
+				}
+			}
+			if _, err := w.driver.GiveUp(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			for b := range int32(3) {
+				if !w.bucket(s, b).Running {
+					t.Errorf("bucket %d is left without a leader", b)
+				}
+			}
+		})
+	}
 }
 
 // TestALeaderThatIsMadeAnewBehindTheStop, as when its server was restarted.

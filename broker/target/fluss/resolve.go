@@ -59,6 +59,8 @@ func outage(err *error) {
 		errors.Is(*err, session.ErrTargetNotFound), errors.Is(*err, session.ErrTargetRefused):
 	case errors.Is(*err, zk.ErrDenied):
 		*err = fmt.Errorf("%w: sluiced may not do this in the cluster's ZooKeeper, see its zookeeper_auth_file: %w", session.ErrTargetRefused, *err)
+	case client.CodeOf(*err) == client.CodeAuthorization, client.CodeOf(*err) == client.CodeAuthentication:
+		*err = fmt.Errorf("%w: the cluster does not let sluiced do this, see its sasl user and the rules of that user: %w", session.ErrTargetRefused, *err)
 	case errors.Is(*err, zk.ErrUnavailable), errors.Is(*err, client.ErrUnreachable), errors.Is(*err, client.ErrNoAnswer), client.CodeOf(*err).Retriable():
 		*err = fmt.Errorf("%w: %w", target.ErrUnavailable, *err)
 	}
