@@ -198,7 +198,7 @@ func same(a, b *int64) bool { return (a == nil) == (b == nil) && (a == nil || *a
 func held(f *fence, s session.Session) error {
 	switch {
 	case f == nil:
-		return fmt.Errorf("%w: the fence object of %s is missing; restore it from a backup, or abort the session", target.ErrDamaged, s.Target)
+		return fmt.Errorf("%w: the fence object %s of %s is missing; restore it from a backup; a load that is not decided yet can be aborted instead", target.ErrDamaged, fenceKey(s.Target), s.Target)
 	case f.SessionID != s.ID || f.Epoch != s.Epoch:
 		return fmt.Errorf("%w %d: %s is at %d", session.ErrStaleEpoch, s.Epoch, s.Target, f.Epoch)
 	}
