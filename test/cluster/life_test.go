@@ -75,7 +75,7 @@ func (w *world) life(t table) {
 	w.holds(t, want)
 
 	// It is loaded, and so not loaded again; a new table of its name is.
-	if _, err := w.begin(w.Context(), t); err == nil {
+	if _, err := w.begin(t); err == nil {
 		w.Error("a second load began")
 	}
 	w.drop(t)

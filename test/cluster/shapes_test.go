@@ -19,7 +19,7 @@ import (
 func TestTheLastRowOfAKeyIsLoadedAndTheLogBeginsAtZero(t *testing.T) {
 	w := newWorld(t)
 	tab := w.create(table{replicas: 1})
-	bc, err := w.begin(t.Context(), tab)
+	bc, err := w.begin(tab)
 	w.must(err)
 	var files []builder.BucketFiles
 	for subject, mine := range map[string][]int{"worker-a": {0, 1}, "worker-b": {2, 3}} {
@@ -93,7 +93,7 @@ func TestASiblingPartitionIsWritableThroughout(t *testing.T) {
 		w.holds(sibling, written)
 	}
 	write(0)
-	bc, err := w.begin(t.Context(), tab)
+	bc, err := w.begin(tab)
 	w.must(err)
 	write(1)
 	files := w.build(bc, n)

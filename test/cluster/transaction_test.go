@@ -332,10 +332,10 @@ func (r *round) verb(verb string, c trial, do func(context.Context) error) error
 
 // insist repeats a verb until it is answered for good, as a load's client would. A fault
 // on the broker's side that comes again and again is an answer, too.
-func (r *round) insist(do func(context.Context) error) error {
+func (w *world) insist(do func(context.Context) error) error {
 	faults := 0
 	for deadline := time.Now().Add(patience); ; time.Sleep(200 * time.Millisecond) {
-		ctx, cancel := context.WithTimeout(r.Context(), 25*time.Second)
+		ctx, cancel := context.WithTimeout(w.Context(), 25*time.Second)
 		err := do(ctx)
 		cancel()
 		var answered *apiclient.Error
@@ -459,7 +459,7 @@ func TestABrokerKilledAtAnyInstantIsReplaced(t *testing.T) {
 			t.partition, t.Partition = true, "x"
 		}
 		r := &round{world: w, table: w.create(t)}
-		bc, err := w.begin(w.Context(), r.table)
+		bc, err := w.begin(r.table)
 		w.must(err)
 		files, kills := w.build(bc, roundRows), 0
 		for begun := time.Now(); ; {

@@ -342,7 +342,7 @@ func (w *world) eventually(what string, ok func() error) {
 // load begins, builds and commits n rows.
 func (w *world) load(t table, n int) {
 	w.Helper()
-	bc, err := w.begin(w.Context(), t)
+	bc, err := w.begin(t)
 	w.must(err)
 	s, err := w.as("loader").Commit(w.Context(), bc, w.build(bc, n))
 	w.must(err)
@@ -353,8 +353,15 @@ func (w *world) load(t table, n int) {
 
 var submissions atomic.Int64
 
-func (w *world) begin(ctx context.Context, t table) (*builder.BuildContext, error) {
-	return w.as("loader").Begin(ctx, builder.BeginRequest{Target: t.Target, SubmissionID: fmt.Sprint("s", submissions.Add(1))})
+// begin repeats what the broker asks to repeat, as when its session with ZooKeeper has
+// just ended.
+func (w *world) begin(t table) (bc *builder.BuildContext, err error) {
+	id := fmt.Sprint("s", submissions.Add(1))
+	err = w.insist(func(ctx context.Context) (err error) {
+		bc, err = w.as("loader").Begin(ctx, builder.BeginRequest{Target: t.Target, SubmissionID: id})
+		return err
+	})
+	return bc, err
 }
 
 // build writes rows 0..n-1 as both workers.
