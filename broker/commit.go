@@ -323,6 +323,9 @@ func (b *Broker) recoverDecision(s session.Session) (session.Session, error) {
 	}
 	// Nothing can end this session but its publication, so the lock may be long.
 	stats, err := b.validate(b.base, s)
+	if err != nil && b.gone(s) {
+		stats, err = session.Stats{}, nil // the publication says that it is lost
+	}
 	if err != nil {
 		return session.Session{}, fmt.Errorf("session %s is decided in its fence, but its files: %w", s.ID, err)
 	}
@@ -378,6 +381,19 @@ func (b *Broker) lostLocked(ctx context.Context, s session.Session, why session.
 	return s, err
 }
 
+// gone reports whether a session's target was dropped. What is unknown is not.
+func (b *Broker) gone(s session.Session) bool {
+	d, ok := b.c.Driver.(target.Droppable)
+	if !ok {
+		return false
+	}
+	why, err := d.Gone(b.base, s)
+	if err != nil {
+		b.c.Logger.Warn("whether the target is still there is unknown", "session", s.ID, "target", s.Target.String(), "error", err)
+	}
+	return err == nil && why != ""
+}
+
 // invalid records why validation refused the manifest. Failures that say nothing
 // about the files (a store that is down, an abort that came between) are not
 // recorded: the next attempt may pass.
@@ -398,6 +414,11 @@ func (b *Broker) invalid(ctx context.Context, s session.Session, cause error) (s
 	}
 	if s.Phase() != session.PhaseFrozen {
 		return s, errAgain
+	}
+	if b.gone(s) {
+		// Its files went with it. The fence ends the session: Decide says that it is lost,
+		// or that it was decided before, and then the publication does.
+		return b.decideLocked(b.base, s, session.Stats{})
 	}
 	if _, err := b.update(b.base, s, session.EventInvalid{At: b.c.Now(), Message: cause.Error()}); err != nil {
 		return session.Session{}, err

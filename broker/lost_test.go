@@ -12,11 +12,25 @@ import (
 	"github.com/fluss-sluice/sluice/session"
 )
 
-// stuck is a driver whose publication fails, and that gives loads up.
+// stuck is a driver whose publication fails, that gives loads up, and whose targets
+// others drop.
 type stuck struct {
 	*directory.Driver
 	err     error
 	givenUp int
+
+	dropped string // why a target is gone
+	unknown error  // that is not known
+	ends    error  // what Decide answers
+}
+
+func (d *stuck) Gone(context.Context, session.Session) (string, error) { return d.dropped, d.unknown }
+
+func (d *stuck) Decide(ctx context.Context, s session.Session) error {
+	if d.ends != nil {
+		return d.ends
+	}
+	return d.Driver.Decide(ctx, s)
 }
 
 func (d *stuck) Publish(ctx context.Context, s session.Session) error {
@@ -53,6 +67,46 @@ func TestADecidedLoadWhoseTargetIsGoneEnds(t *testing.T) {
 	got := w.state(s.ID)
 	if got.State != session.StateAborted || got.AbortInfo.Reason != session.AbortTargetGone || got.ResultExpires == nil {
 		t.Errorf("%+v", got)
+	}
+}
+
+// TestFilesThatWentWithTheirTargetAreNotAnInvalidManifest: a cluster that drops a table
+// deletes what a load has stored for it.
+func TestFilesThatWentWithTheirTargetAreNotAnInvalidManifest(t *testing.T) {
+	gone := session.Abort{Reason: session.AbortTargetGone, Message: "it was dropped"}
+	for name, c := range map[string]struct {
+		set  func(d *stuck)
+		want string
+	}{
+		"before the decision":              {func(d *stuck) { d.dropped, d.ends = "dropped", &target.Ended{Abort: gone} }, "it was dropped"},
+		"behind the decision in the fence": {func(d *stuck) { d.dropped, d.err = "dropped", &target.Lost{Abort: gone} }, "it was dropped"},
+		"it stands":                        {func(*stuck) {}, ""},
+		"nobody knows":                     {func(d *stuck) { d.dropped, d.unknown = "dropped", target.ErrUnavailable }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w, d := openStuck(t, nil)
+			s := w.begin("one")
+			m := w.build(s, 30).store()
+			k, err := w.driver.Key(m.Path)
+			if err == nil {
+				err = w.objects.Delete(ctx, k)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.set(d)
+			_, err = w.Commit(ctx, alice, s.ID, s.Epoch, &m)
+			got := w.state(s.ID)
+			if c.want == "" {
+				if !errors.Is(err, session.ErrInvalidManifest) || got.State == session.StateAborted {
+					t.Errorf("%v; %+v", err, got)
+				}
+				return
+			}
+			if !errors.Is(err, session.ErrEnded) || !strings.Contains(err.Error(), c.want) || got.AbortInfo == nil || got.AbortInfo.Reason != session.AbortTargetGone {
+				t.Errorf("%v; %+v", err, got)
+			}
+		})
 	}
 }
 

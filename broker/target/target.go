@@ -124,6 +124,14 @@ type Yielding interface {
 	GiveUp(ctx context.Context, s session.Session) (message string, err error)
 }
 
+// Droppable is a driver whose targets others can drop while a session holds them. What
+// a session has stored for its target may be deleted with it.
+type Droppable interface {
+	// Gone says why a session's target is not there any more, "" when it stands or is yet
+	// to come into being. What is gone never comes back.
+	Gone(ctx context.Context, s session.Session) (why string, err error)
+}
+
 // Lost is what Publish returns for a decided session that can never be published (any
 // further). Cause, if any, is the error that showed it.
 type Lost struct {

@@ -161,6 +161,7 @@ type Driver struct {
 var (
 	_ target.Driver    = (*Driver)(nil)
 	_ target.Yielding  = (*Driver)(nil)
+	_ target.Droppable = (*Driver)(nil)
 	_ target.Catalog   = (*Driver)(nil)
 	_ target.Snapshots = (*Driver)(nil)
 	_ target.Leases    = (*Driver)(nil)

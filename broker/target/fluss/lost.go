@@ -38,7 +38,21 @@ func (d *Driver) outcome(ctx context.Context, s session.Session, f *fence, cause
 	return &target.Lost{Abort: why, Cause: cause}
 }
 
-// gone says what of a decided session's target is not there any more, "" when it stands
+// Gone implements target.Droppable. The cluster deletes a dropped table's directory, with
+// what a load has stored there.
+func (d *Driver) Gone(ctx context.Context, s session.Session) (why string, err error) {
+	defer outage(&err)
+	f, err := d.fence(ctx, fenceKey(s.Target))
+	if err != nil {
+		return "", err
+	}
+	if err := held(f, s); err != nil {
+		return "", err
+	}
+	return d.gone(ctx, s, f)
+}
+
+// gone says what of a session's target is not there any more, "" when it stands
 // or is yet to be born.
 func (d *Driver) gone(ctx context.Context, s session.Session, f *fence) (string, error) {
 	path := tableNode(pathOf(s.Target))
@@ -50,11 +64,11 @@ func (d *Driver) gone(ctx context.Context, s session.Session, f *fence) (string,
 	case wholeTable && (missing || f.Replaces != nil && id == *f.Replaces):
 		return d.goneAgain(ctx, s)
 	case missing:
-		return fmt.Sprintf("table %s.%s was dropped after the decision", s.Target.Database, s.Target.Table), nil
+		return fmt.Sprintf("table %s.%s was dropped under the load", s.Target.Database, s.Target.Table), nil
 	case id == halfID || wholeTable && id != s.TableID:
 		return "", nil // half born, or somebody else's, which can be dropped
 	case id != s.TableID:
-		return fmt.Sprintf("table %s.%s was dropped after the decision, and created again with id %d", s.Target.Database, s.Target.Table, id), nil
+		return fmt.Sprintf("table %s.%s was dropped under the load, and created again with id %d", s.Target.Database, s.Target.Table, id), nil
 	case s.Target.Partition == "":
 		return "", nil
 	}
@@ -65,7 +79,7 @@ func (d *Driver) gone(ctx context.Context, s session.Session, f *fence) (string,
 	case birth && (missing || id != *s.PartitionID):
 		return d.goneAgain(ctx, s)
 	case missing, id != *s.PartitionID:
-		return fmt.Sprintf("partition %s was dropped after the decision", s.Target), nil
+		return fmt.Sprintf("partition %s was dropped under the load", s.Target), nil
 	}
 	return "", nil
 }

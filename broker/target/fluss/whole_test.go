@@ -351,7 +351,7 @@ func TestATargetDroppedAfterTheDecisionEndsTheSession(t *testing.T) {
 			}
 			for range 2 {
 				var lost *target.Lost
-				if err := w.driver.Publish(t.Context(), s); !errors.As(err, &lost) || lost.Abort.Reason != session.AbortTargetGone || !strings.Contains(lost.Abort.Message, "was dropped after the decision") {
+				if err := w.driver.Publish(t.Context(), s); !errors.As(err, &lost) || lost.Abort.Reason != session.AbortTargetGone || !strings.Contains(lost.Abort.Message, "was dropped under the load") {
 					t.Fatalf("publish: %v", err)
 				}
 			}
