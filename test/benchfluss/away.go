@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/fluss-sluice/sluice/builder"
 )
 
 // rowBytes is what a row of BenchRow takes in a value: key, text and double.
@@ -27,7 +29,7 @@ func (b *bench) away(ctx context.Context, sizes string) error {
 			return err
 		}
 		rows := mb << 20 / rowBytes
-		if _, err := b.load(ctx, table, rows, 1); err != nil {
+		if _, err := b.load(ctx, table, rows, 1, builder.Snappy); err != nil {
 			return err
 		}
 		found := adopted.FindAllStringSubmatch(b.broker.Log(), -1)

@@ -35,7 +35,8 @@ func (b *bench) loads(ctx context.Context) error {
 	}{
 		{"UpsertWriter, FULL", func(ctx context.Context) (figures, error) { return b.online(ctx, "FULL") }},
 		{"UpsertWriter, WAL", func(ctx context.Context) (figures, error) { return b.online(ctx, "WAL") }},
-		{"Sluice", b.sluice},
+		{"Sluice", func(ctx context.Context) (figures, error) { return b.sluice(ctx, builder.Snappy) }},
+		{"Sluice, no compression", func(ctx context.Context) (figures, error) { return b.sluice(ctx, builder.None) }},
 		{"Sluice, Parquet", b.sluiceParquet},
 	}
 	results := map[string]figures{}
@@ -44,7 +45,7 @@ func (b *bench) loads(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
-		fmt.Printf("%-20s rows in %6.2f s, in a snapshot after %6.2f s, %6.2f CPU s\n", w.name, f.loaded.Seconds(), f.kept.Seconds(), f.cpu.Seconds())
+		fmt.Printf("%-22s rows in %6.2f s, in a snapshot after %6.2f s, %6.2f CPU s\n", w.name, f.loaded.Seconds(), f.kept.Seconds(), f.cpu.Seconds())
 		results[w.name] = f
 	}
 	for _, ours := range ways[2:] {
@@ -83,9 +84,9 @@ func (b *bench) online(ctx context.Context, image string) (figures, error) {
 
 // sluice is ours: begin, build with a token, commit. The commit answers when the
 // cluster serves the rows from the snapshot that holds them.
-func (b *bench) sluice(ctx context.Context) (figures, error) {
-	return b.measure(ctx, "sluice", func(table flussoracle.Table) error {
-		_, err := b.load(ctx, table, b.rows, buckets)
+func (b *bench) sluice(ctx context.Context, c builder.Compression) (figures, error) {
+	return b.measure(ctx, "sluice_"+c.String(), func(table flussoracle.Table) error {
+		_, err := b.load(ctx, table, b.rows, buckets, c)
 		return err
 	})
 }
@@ -126,7 +127,7 @@ func (b *bench) measure(ctx context.Context, name string, load func(flussoracle.
 }
 
 // load loads rows into a table of so many buckets.
-func (b *bench) load(ctx context.Context, table flussoracle.Table, rows int64, buckets int) (*v1.Session, error) {
+func (b *bench) load(ctx context.Context, table flussoracle.Table, rows int64, buckets int, c builder.Compression) (*v1.Session, error) {
 	bc, err := b.client.Begin(ctx, builder.BeginRequest{Target: targetOf(table), SubmissionID: "bench"})
 	if err != nil {
 		return nil, err
@@ -139,7 +140,7 @@ func (b *bench) load(ctx context.Context, table flussoracle.Table, rows int64, b
 	for i := range all {
 		all[i] = i
 	}
-	s, err := b.client.Open(ctx, bc, builder.OpenOptions{Buckets: all, WorkDir: work})
+	s, err := b.client.Open(ctx, bc, builder.OpenOptions{Buckets: all, WorkDir: work, Compression: c})
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/fluss-sluice/sluice/builder"
 	"github.com/fluss-sluice/sluice/builder/flussdirect"
 	"github.com/fluss-sluice/sluice/builder/scan"
 	"github.com/fluss-sluice/sluice/fluss/client"
@@ -27,7 +28,7 @@ func (b *bench) scans(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := b.load(ctx, table, b.rows, buckets); err != nil {
+	if _, err := b.load(ctx, table, b.rows, buckets, builder.Snappy); err != nil {
 		return err
 	}
 	conns, err := client.Dial(ctx, client.Config{Bootstrap: []string{b.fluss.Bootstrap()}})

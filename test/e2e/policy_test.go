@@ -298,3 +298,38 @@ func TestASourceBringsThePolicyAndUndoesNothing(t *testing.T) {
 	}
 	waitFor(t, "the new policy of the source", func() bool { return w.state().Active == second })
 }
+
+// TestDenialsRollAPolicyBack: an activation whose decisions leave the band of the
+// configuration is undone by the server, and the decision log says why.
+func TestDenialsRollAPolicyBack(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "sluiced.yaml")
+	if err := os.WriteFile(file, []byte("policy: {band: {window: 10m, max_deny_rate: 0.2}}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w := newPolicyWorld(t, "--config", file)
+	dir := w.pulled()
+	w.edit(dir, "data.json", func(string) string { return policyGrants })
+	good := w.push("ann", dir, "who does what", "--activate", "--break-glass", "--reason", "the first")
+	bc := w.begin(w.table("band"), "load-1")
+	w.edit(dir, "data.json", func(s string) string { return strings.Replace(s, "[[0, 1]]", "[[1, 1]]", 1) })
+	bad := w.push("ann", dir, "a mistake", "--activate")
+	if s := w.state(); s.Active != bad || s.Previous != good {
+		t.Fatalf("%+v", s)
+	}
+	denied := 0
+	waitFor(t, "the roll back", func() bool {
+		_, err := w.token("worker-a", bc, "bucket:0:write")
+		if err != nil {
+			wantStatus(t, err, http.StatusForbidden)
+			denied++
+		}
+		return err == nil
+	})
+	if s := w.state(); s.Active != good || s.Previous != bad || denied < 50 {
+		t.Errorf("after %d denials: %+v", denied, s)
+	}
+	out, err := w.CLI(t.Context(), "ann", "audit", "grep", "--action", "policy.auto_rollback", "-o", "json")
+	if err != nil || !strings.Contains(string(out), bad) || !strings.Contains(string(out), "were denials") {
+		t.Errorf("the decision log has %s, %v", out, err)
+	}
+}
