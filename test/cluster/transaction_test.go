@@ -159,7 +159,15 @@ func (r *round) written() func() {
 		return func() {}
 	case <-time.After(time.Second): // its bucket is stopped
 	}
-	return func() { r.must(<-done); r.foreign = true }
+	return func() {
+		select {
+		case err := <-done:
+			r.must(err)
+			r.foreign = true
+		case <-time.After(patience):
+			r.must(errors.New("the writer still waits: its bucket does not come back"))
+		}
+	}
 }
 
 // way is what happens to the broker at the step.
