@@ -138,8 +138,10 @@ type Broker struct {
 	running sync.WaitGroup
 	mu      sync.Mutex
 	flights map[string]*flight // by session id
-	second  map[string]bool    // ids of sessions being verified
-	closed  bool
+	// attempts of unfinished sessions, by id, that failed.
+	attempts map[string]attempts
+	second   map[string]bool // ids of sessions being verified
+	closed   bool
 }
 
 // New checks the configuration. It performs no I/O.
@@ -177,7 +179,7 @@ func New(c Config) (*Broker, error) {
 	}
 	b := &Broker{
 		c: c, requests: make(chan struct{}, c.MaxConcurrentRequests),
-		flights: map[string]*flight{}, second: map[string]bool{},
+		flights: map[string]*flight{}, attempts: map[string]attempts{}, second: map[string]bool{},
 	}
 	b.base, b.stop = context.WithCancel(context.Background())
 	return b, nil

@@ -35,7 +35,26 @@ type flight struct {
 	// cancels it; decision and publication are not interrupted.
 	validation context.Context
 	cancel     context.CancelFunc
+
+	repeat bool // without a caller, and it failed before
 }
+
+// attempts is how carrying a session on has fared.
+type attempts struct {
+	failed int       // in a row
+	last   time.Time // end of the last
+}
+
+// pause is how long nobody tries again by himself: a load whose publication is stuck
+// fails again and again, and each time takes a slot.
+func (a attempts) pause() time.Duration {
+	if a.failed < 3 {
+		return 0
+	}
+	return min(time.Second<<min(a.failed-2, 10), maxPause)
+}
+
+const maxPause = 30 * time.Second
 
 // Commit freezes the manifest, validates, decides and publishes. A nil manifest
 // goes on with one frozen before. Repeating it gives the same answer for ever; a
@@ -124,6 +143,10 @@ func (b *Broker) slot(id string, ended bool) (f *flight, isNew bool, err error) 
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.slotLocked(id)
+}
+
+func (b *Broker) slotLocked(id string) (f *flight, isNew bool, err error) {
 	if f := b.flights[id]; f != nil {
 		return f, false, nil
 	}
@@ -138,11 +161,27 @@ func (b *Broker) slot(id string, ended bool) (f *flight, isNew bool, err error) 
 }
 
 // launch carries a session on without a caller; at the limit it does nothing and
-// the sweeper tries again.
+// the sweeper tries again. Sessions that have failed before leave one slot to others.
 func (b *Broker) launch(id string) {
-	if f, isNew, err := b.slot(id, false); err == nil && isNew {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	a := b.attempts[id]
+	if time.Since(a.last) < a.pause() || a.failed > 0 && b.repeatsLocked() >= max(1, b.c.MaxConcurrentCommits-1) {
+		return
+	}
+	if f, isNew, err := b.slotLocked(id); err == nil && isNew {
+		f.repeat = a.failed > 0
 		go b.fly(id, f)
 	}
+}
+
+func (b *Broker) repeatsLocked() (n int) {
+	for _, f := range b.flights {
+		if f.repeat {
+			n++
+		}
+	}
+	return n
 }
 
 func (b *Broker) fly(id string, f *flight) {
@@ -161,6 +200,11 @@ func (b *Broker) fly(id string, f *flight) {
 func (b *Broker) land(id string, f *flight, s session.Session, err error) {
 	b.mu.Lock()
 	delete(b.flights, id)
+	if err == nil || errors.Is(err, ErrBusy) {
+		delete(b.attempts, id)
+	} else {
+		b.attempts[id] = attempts{b.attempts[id].failed + 1, time.Now()}
+	}
 	b.mu.Unlock()
 	f.cancel()
 	f.result, f.err = s, err

@@ -3,8 +3,11 @@ package broker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/fluss-sluice/sluice/broker/target"
 	"github.com/fluss-sluice/sluice/broker/target/directory"
@@ -22,6 +25,8 @@ type stuck struct {
 	dropped string // why a target is gone
 	unknown error  // that is not known
 	ends    error  // what Decide answers
+
+	slow func(session.Session) error // Publish, first of all
 }
 
 func (d *stuck) Gone(context.Context, session.Session) (string, error) { return d.dropped, d.unknown }
@@ -34,6 +39,11 @@ func (d *stuck) Decide(ctx context.Context, s session.Session) error {
 }
 
 func (d *stuck) Publish(ctx context.Context, s session.Session) error {
+	if d.slow != nil {
+		if err := d.slow(s); err != nil {
+			return err
+		}
+	}
 	if d.err != nil {
 		return d.err
 	}
@@ -153,5 +163,64 @@ func TestAWarehouseHasNothingToGiveUp(t *testing.T) {
 	s := w.committed(30)
 	if _, err := w.GiveUp(ctx, alice, s.ID, s.Epoch); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)
+	}
+}
+
+// TestStuckLoadsDoNotKeepOthersWaiting: more loads are stuck than commits may run, and each
+// takes its time to fail. What is carried on without a caller, and what has one, get
+// their turn.
+func TestStuckLoadsDoNotKeepOthersWaiting(t *testing.T) {
+	w, d := openStuck(t, nil)
+	w.config.MaxConcurrentCommits, w.config.SweepInterval = 2, 10*time.Millisecond
+	w.reopen()
+	var failed atomic.Int64
+	d.slow = func(s session.Session) error {
+		if strings.HasPrefix(s.Target.Table, "stuck") {
+			time.Sleep(100 * time.Millisecond)
+			failed.Add(1)
+			return target.ErrStuck
+		}
+		return nil
+	}
+	commit := func(table string) (session.Session, error) {
+		w.table(table)
+		s, _, err := w.Begin(ctx, alice, BeginRequest{Target: session.Target{Database: "geo", Table: table}, SubmissionID: table})
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := w.build(s, 10).store()
+		_, err = w.Commit(ctx, alice, s.ID, s.Epoch, &m)
+		return s, err
+	}
+	const stuckOnes = 5
+	for i := range stuckOnes {
+		if _, err := commit(fmt.Sprint("stuck_", i)); !errors.Is(err, target.ErrStuck) {
+			t.Fatal(err)
+		}
+	}
+	d.err = target.ErrStuck
+	alone, _ := commit("alone")
+	d.err = nil
+	w.reopen() // nobody knows what was tried
+	failed.Store(0)
+	run, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.Run(run) }()
+	defer func() { cancel(); <-done }()
+
+	until := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatal("waited in vain: " + what)
+			}
+		}
+	}
+	until("a load behind stuck ones is carried on", func() bool { return w.state(alone.ID).State == session.StateCommitted })
+	until("all have been tried", func() bool { return failed.Load() >= 2*stuckOnes })
+	for i := range 5 {
+		if _, err := commit(fmt.Sprint("new_", i)); err != nil {
+			t.Fatalf("a commit gets no slot beside stuck loads: %v", err)
+		}
 	}
 }

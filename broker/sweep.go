@@ -3,6 +3,8 @@ package broker
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/fluss-sluice/sluice/broker/audit"
@@ -37,11 +39,27 @@ func (b *Broker) sweep(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		b.c.Logger.Error("sweep: list unfinished sessions", "error", err)
 	}
+	if err == nil {
+		b.order(list)
+	}
 	for _, s := range list {
 		if err := b.tend(ctx, s); err != nil && ctx.Err() == nil {
 			b.c.Logger.Warn("sweep: session", "session", s.ID, "phase", string(s.Phase()), "error", err)
 		}
 	}
+}
+
+// order puts first what was not tried for the longest time, or every sweep would give the
+// same sessions the slots. What is not listed has ended.
+func (b *Broker) order(list []session.Session) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slices.SortStableFunc(list, func(x, y session.Session) int {
+		return b.attempts[x.ID].last.Compare(b.attempts[y.ID].last)
+	})
+	maps.DeleteFunc(b.attempts, func(id string, _ attempts) bool {
+		return !slices.ContainsFunc(list, func(s session.Session) bool { return s.ID == id })
+	})
 }
 
 // tend does what a session needs that nobody else is doing.
