@@ -74,6 +74,7 @@ type round struct {
 	*world
 	table table
 	step  step
+	bc    *builder.BuildContext // nil until Begin has succeeded
 
 	gone    bool // the table was dropped
 	foreign bool // somebody's row was acknowledged
@@ -277,6 +278,7 @@ func (r *round) run(c trial) outcome {
 	if err != nil {
 		return outcome{"REFUSED", err}
 	}
+	r.bc = bc
 	files := r.build(bc, roundRows)
 	var s *v1.Session
 	do, verb := (*builder.Client).Abort, abort
@@ -430,6 +432,21 @@ func (r *round) stopped(foreign rows) {
 		if got[id] == "" {
 			r.Errorf("the other writer's row %d is gone", id)
 		}
+	}
+	r.ends()
+}
+
+// ends drops the table of a stuck load, which ends with it. Else every later broker would
+// carry it on, and could come to its step with the wrong load.
+func (r *round) ends() {
+	r.drop(r.table)
+	err := r.insist(func(ctx context.Context) error {
+		_, err := r.as("loader").API().Commit(ctx, r.bc.Handle.BulkLoadID, v1.CommitRequest{Epoch: r.bc.Epoch})
+		return err
+	})
+	var answered *apiclient.Error
+	if !errors.As(err, &answered) || answered.Problem.Code != v1.CodeSessionEnded {
+		r.Errorf("a stuck load whose table was dropped does not end: %v", err)
 	}
 }
 
