@@ -431,11 +431,11 @@ func (b *Broker) gone(s session.Session) bool {
 	if !ok {
 		return false
 	}
-	why, err := d.Gone(b.base, s)
+	gone, err := d.Gone(b.base, s)
 	if err != nil {
 		b.c.Logger.Warn("whether the target is still there is unknown", "session", s.ID, "target", s.Target.String(), "error", err)
 	}
-	return err == nil && why != ""
+	return err == nil && gone
 }
 
 // invalid records why validation refused the manifest. Failures that say nothing

@@ -22,14 +22,14 @@ type stuck struct {
 	err     error
 	givenUp int
 
-	dropped string // why a target is gone
-	unknown error  // that is not known
-	ends    error  // what Decide answers
+	dropped bool  // the target is gone
+	unknown error // that is not known
+	ends    error // what Decide answers
 
 	slow func(session.Session) error // Publish, first of all
 }
 
-func (d *stuck) Gone(context.Context, session.Session) (string, error) { return d.dropped, d.unknown }
+func (d *stuck) Gone(context.Context, session.Session) (bool, error) { return d.dropped, d.unknown }
 
 func (d *stuck) Decide(ctx context.Context, s session.Session) error {
 	if d.ends != nil {
@@ -88,10 +88,10 @@ func TestFilesThatWentWithTheirTargetAreNotAnInvalidManifest(t *testing.T) {
 		set  func(d *stuck)
 		want string
 	}{
-		"before the decision":              {func(d *stuck) { d.dropped, d.ends = "dropped", &target.Ended{Abort: gone} }, "it was dropped"},
-		"behind the decision in the fence": {func(d *stuck) { d.dropped, d.err = "dropped", &target.Lost{Abort: gone} }, "it was dropped"},
+		"before the decision":              {func(d *stuck) { d.dropped, d.ends = true, &target.Ended{Abort: gone} }, "it was dropped"},
+		"behind the decision in the fence": {func(d *stuck) { d.dropped, d.err = true, &target.Lost{Abort: gone} }, "it was dropped"},
 		"it stands":                        {func(*stuck) {}, ""},
-		"nobody knows":                     {func(d *stuck) { d.dropped, d.unknown = "dropped", target.ErrUnavailable }, ""},
+		"nobody knows":                     {func(d *stuck) { d.dropped, d.unknown = true, target.ErrUnavailable }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w, d := openStuck(t, nil)

@@ -3,7 +3,6 @@ package broker
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -39,9 +38,7 @@ func (b *Broker) sweep(ctx context.Context) {
 	if err != nil && ctx.Err() == nil {
 		b.c.Logger.Error("sweep: list unfinished sessions", "error", err)
 	}
-	if err == nil {
-		b.order(list)
-	}
+	b.order(list)
 	for _, s := range list {
 		if err := b.tend(ctx, s); err != nil && ctx.Err() == nil {
 			b.c.Logger.Warn("sweep: session", "session", s.ID, "phase", string(s.Phase()), "error", err)
@@ -50,16 +47,20 @@ func (b *Broker) sweep(ctx context.Context) {
 }
 
 // order puts first what was not tried for the longest time, or every sweep would give the
-// same sessions the slots. What is not listed has ended.
+// same sessions the slots. Attempts of what is not listed, most likely ended, are forgotten.
 func (b *Broker) order(list []session.Session) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	slices.SortStableFunc(list, func(x, y session.Session) int {
 		return b.attempts[x.ID].last.Compare(b.attempts[y.ID].last)
 	})
-	maps.DeleteFunc(b.attempts, func(id string, _ attempts) bool {
-		return !slices.ContainsFunc(list, func(s session.Session) bool { return s.ID == id })
-	})
+	listed := make(map[string]attempts, len(b.attempts))
+	for _, s := range list {
+		if a, ok := b.attempts[s.ID]; ok {
+			listed[s.ID] = a
+		}
+	}
+	b.attempts = listed
 }
 
 // tend does what a session needs that nobody else is doing.

@@ -127,9 +127,9 @@ type Yielding interface {
 // Droppable is a driver whose targets others can drop while a session holds them. What
 // a session has stored for its target may be deleted with it.
 type Droppable interface {
-	// Gone says why a session's target is not there any more, "" when it stands or is yet
-	// to come into being. What is gone never comes back.
-	Gone(ctx context.Context, s session.Session) (why string, err error)
+	// Gone reports whether a session's target is not there any more; one that is yet to
+	// come into being is not gone. What is gone never comes back.
+	Gone(ctx context.Context, s session.Session) (bool, error)
 }
 
 // Lost is what Publish returns for a decided session that can never be published (any

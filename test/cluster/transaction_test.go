@@ -270,16 +270,14 @@ func (o outcome) String() string { return fmt.Sprintf("%s %v", o.state, o.err) }
 // run is the load, with the event at its step.
 func (r *round) run(c trial) outcome {
 	id := fmt.Sprint("r", submissions.Add(1))
-	var bc *builder.BuildContext
 	err := r.verb(begin, c, func(ctx context.Context) (err error) {
-		bc, err = r.as("loader").Begin(ctx, builder.BeginRequest{Target: r.table.Target, SubmissionID: id})
+		r.bc, err = r.as("loader").Begin(ctx, builder.BeginRequest{Target: r.table.Target, SubmissionID: id})
 		return err
 	})
 	if err != nil {
 		return outcome{"REFUSED", err}
 	}
-	r.bc = bc
-	files := r.build(bc, roundRows)
+	files := r.build(r.bc, roundRows)
 	var s *v1.Session
 	do, verb := (*builder.Client).Abort, abort
 	if c.verb != abort {
@@ -288,11 +286,11 @@ func (r *round) run(c trial) outcome {
 		}
 	}
 	err = r.verb(verb, c, func(ctx context.Context) (err error) {
-		s, err = do(r.as("loader"), ctx, bc)
+		s, err = do(r.as("loader"), ctx, r.bc)
 		return err
 	})
 	if s == nil {
-		if s, _ = r.as("loader").Status(r.Context(), bc); s == nil {
+		if s, _ = r.as("loader").Status(r.Context(), r.bc); s == nil {
 			s = &v1.Session{State: "UNKNOWN"}
 		}
 	}

@@ -143,10 +143,10 @@ func (d *Driver) createTable(ctx context.Context, s session.Session, path client
 	for try := 1; ; try++ {
 		err := d.c.Client.CreateTable(ctx, path, table, client.Refuse)
 		ours := err == nil
-		if client.CodeOf(err) == client.CodeTableAlreadyExist || errors.Is(err, client.ErrNoAnswer) {
+		if errors.Is(err, client.ErrNoAnswer) {
 			err = d.c.Client.CreateTable(ctx, path, table, client.Ignore)
 		}
-		if err != nil {
+		if err != nil && client.CodeOf(err) != client.CodeTableAlreadyExist {
 			return nil, known(s.Target, err)
 		}
 		info, err := d.c.Client.TableInfo(ctx, path)

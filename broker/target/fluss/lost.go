@@ -40,16 +40,17 @@ func (d *Driver) outcome(ctx context.Context, s session.Session, f *fence, cause
 
 // Gone implements target.Droppable. The cluster deletes a dropped table's directory, with
 // what a load has stored there.
-func (d *Driver) Gone(ctx context.Context, s session.Session) (why string, err error) {
+func (d *Driver) Gone(ctx context.Context, s session.Session) (_ bool, err error) {
 	defer outage(&err)
 	f, err := d.fence(ctx, fenceKey(s.Target))
 	if err != nil {
-		return "", err
+		return false, err
 	}
 	if err := held(f, s); err != nil {
-		return "", err
+		return false, err
 	}
-	return d.gone(ctx, s, f)
+	why, err := d.gone(ctx, s, f)
+	return why != "", err
 }
 
 // gone says what of a session's target is not there any more, "" when it stands
